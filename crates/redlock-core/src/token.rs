@@ -46,13 +46,9 @@ impl FencingToken {
     }
 
     /// The token as nodes count it.
-    pub(crate) fn as_counter(self) -> u64 {
+    #[must_use]
+    pub fn as_counter(self) -> u64 {
         self.0.unsigned_abs()
-    }
-
-    /// What a quorum of nodes agreed on. Called by the minting rule alone.
-    pub(crate) fn minted(counter: u64) -> Result<Self, TokenOutOfRange> {
-        Self::assume_granted(counter)
     }
 }
 

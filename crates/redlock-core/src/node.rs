@@ -1,0 +1,346 @@
+//! The contract: one independent node, one vote, a few questions.
+//!
+//! A node is a Redis primary, a row in a database, a process of your own: anything that can do the following
+//! *atomically* and remembers it independently of the other nodes. Promises here are about one node; what a quorum of
+//! them adds up to is [`crate::mint`]'s and [`crate::redlock`]'s business.
+//!
+//! # What every call has in common
+//!
+//! * **Atomic.** Concurrent calls behave as if they had come one after the other.
+//! * **May be dropped at any moment.** A dropped future may or may not have taken effect.
+//! * **`Err` means unknown.** The call may have taken effect, may take effect later, or never. It is neither a grant
+//!   nor a refusal, and the caller treats it as neither.
+//! * **Bounded.** A call ends by itself within a time that the node chooses (a few seconds, say), even if the other end
+//!   never answers. The caller has a deadline of its own, far shorter, and does not rely on this one for it; it goes on
+//!   polling late calls so that it learns what became of them.
+//! * **In order, if possible.** Calls of one client on one node should take effect in the order in which their futures
+//!   were first polled, as commands on one connection do. A release that overtakes its acquire is repaired by the
+//!   caller, at the price of another call.
+
+use crate::owner::{Fingerprint, Ownership};
+use crate::resource::{KeyPrefix, Resource, Resources, Ttl};
+use async_trait::async_trait;
+use std::error::Error;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// One independent node.
+///
+/// `acquire`, `raise`, `extend` and `release` are the contract. The rest are optional capabilities whose defaults
+/// answer, honestly, "not known here": a small backend stays small, and the core works with less to say.
+#[async_trait]
+pub trait LockNode: Send + Sync {
+    /// How people call this node in errors, logs and metrics, such as `127.0.0.1:6379`. Free of secrets.
+    fn name(&self) -> &str;
+
+    /// Takes all resources for the owner, if every one of them is free on this node; otherwise takes none.
+    ///
+    /// On a grant, the lock of each resource is held by the owner for `ttl` from the moment at which the node executes
+    /// the call, and the fence counter of every resource is set to one common value `1 + max(floor, counters)`, which
+    /// is the answer. A counter outlives the lock: it only ever grows. A resource without a counter starts from what
+    /// the node knows to be at least as great as any counter it has ever dropped (zero if it never drops one).
+    ///
+    /// A resource that the same owner already holds is not free.
+    async fn acquire(&self, ownership: &Ownership, ttl: Ttl, floor: u64) -> Result<Acquisition, NodeError>;
+
+    /// Sets the counter of every resource to `max(counter, to)` if the owner holds all of them, and answers the greatest
+    /// of the counters as they stand afterwards.
+    ///
+    /// The owner check and the raise are one atomic step. Without it two grants can carry one token.
+    async fn raise(&self, ownership: &Ownership, to: u64) -> Result<Raising, NodeError>;
+
+    /// Sets the remaining time to live of every resource to `ttl` if the owner holds all of them.
+    ///
+    /// Sets, never adds. Never brings back a lock that is gone, and never touches a counter.
+    async fn extend(&self, ownership: &Ownership, ttl: Ttl) -> Result<Extension, NodeError>;
+
+    /// Frees those of the resources that the owner holds.
+    ///
+    /// Idempotent; never frees what another owner holds, and never touches a counter.
+    async fn release(&self, ownership: &Ownership) -> Result<Releasing, NodeError>;
+
+    /// Tells who holds each resource, for how long, and where its counter stands. Changes nothing.
+    async fn inspect(&self, prefix: &KeyPrefix, resources: &Resources) -> Result<Vec<Inspection>, NodeError> {
+        let _ = (prefix, resources);
+        Err(NodeError::Unsupported)
+    }
+
+    /// Tells what can be found out about the node's fitness. What cannot be read is said in [`Health::unread`].
+    async fn health(&self) -> Result<Health, NodeError> {
+        Err(NodeError::Unsupported)
+    }
+
+    /// What tells this node's server from all others (on Redis the `run_id`), as far as it is known without asking.
+    ///
+    /// Two nodes with one identity are one vote counted twice, and are refused.
+    fn identity(&self) -> Option<String> {
+        None
+    }
+
+    /// The node's calendar time now, as a duration since 1970: what it answered when it was last connected to, carried
+    /// forward by a monotonic clock, without asking anew. `None` while that is not known.
+    ///
+    /// Lifts new tokens above those of a node that was wiped. No promise rests on its being right.
+    fn unix_time(&self) -> Option<Duration> {
+        None
+    }
+}
+
+/// The answer to [`LockNode::acquire`].
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Acquisition {
+    /// The owner holds all resources on this node.
+    Granted {
+        /// The common value to which the counters of all resources were set.
+        counter: u64,
+    },
+    /// At least one resource is not free; nothing was changed.
+    Held(Held),
+}
+
+/// The answer to [`LockNode::raise`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Raising {
+    /// The owner holds all resources, and this is the greatest of their counters now.
+    At(u64),
+    /// The owner does not hold all resources; nothing was changed.
+    NotOwner,
+}
+
+/// The answer to [`LockNode::extend`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Extension {
+    /// The owner holds all resources, now for the whole ttl again.
+    Extended,
+    /// Some of the resources are held by nobody, none by somebody else; nothing was changed.
+    Gone,
+    /// Some of the resources are held by somebody else; nothing was changed.
+    NotOwner,
+}
+
+/// The answer to [`LockNode::release`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Releasing {
+    /// The owner held all resources and holds none of them any more.
+    Released,
+    /// Some of the resources were held by nobody, none by somebody else. The owner holds none of them any more.
+    Gone,
+    /// Some of the resources are held by somebody else. The owner holds none of them any more.
+    NotOwner,
+}
+
+/// What stands in the way of a grant on one node.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Held {
+    /// The first resource that is not free.
+    pub resource: Resource,
+    /// Who holds it.
+    pub holder: Holder,
+    /// For how long, if nobody extends it.
+    pub remaining: Remaining,
+}
+
+/// Who holds a resource on one node.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Holder {
+    /// An owner, of this library or of another one that writes the same key.
+    Owner(Fingerprint),
+    /// Not a lock at all: data of another kind under the lock's key, such as a `hash`.
+    Foreign {
+        /// What the node calls that kind of data.
+        kind: String,
+    },
+    /// The node does not say.
+    Unknown,
+}
+
+/// How long a lock remains if nobody extends it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Remaining {
+    /// This long.
+    For(Duration),
+    /// For ever: the key has no expiry, so no lock of this library wrote it.
+    WithoutExpiry,
+    /// The node does not say.
+    Unknown,
+}
+
+impl fmt::Display for Held {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { resource, holder, remaining } = self;
+        match holder {
+            Holder::Owner(fingerprint) => write!(f, "{resource:?} held by {fingerprint}")?,
+            Holder::Foreign { kind } => {
+                write!(f, "the key of {resource:?} exists with foreign type {kind}, so it is data and not a lock")?;
+            }
+            Holder::Unknown => write!(f, "{resource:?} held")?,
+        }
+        match remaining {
+            Remaining::For(duration) => write!(f, " for {duration:?}"),
+            Remaining::WithoutExpiry => write!(f, " without expiry"),
+            Remaining::Unknown => Ok(()),
+        }
+    }
+}
+
+/// One resource as one node sees it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Inspection {
+    /// The resource.
+    pub resource: Resource,
+    /// Who holds it and for how long; `None` if it is free.
+    pub held: Option<Held>,
+    /// Where its fence counter stands; `None` if it has none.
+    pub counter: Option<u64>,
+}
+
+/// What a node says about its own fitness. A field that is `None` is not known, and [`Health::unread`] says why.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
+pub struct Health {
+    /// What tells this server from all others.
+    pub identity: Option<String>,
+    /// `true` for a node that decides itself, `false` for a replica of another.
+    pub primary: Option<bool>,
+    /// How many replicas follow it.
+    pub replicas: Option<u64>,
+    /// The server's version.
+    pub version: Option<String>,
+    /// Whether writes reach a disk, in the server's own words.
+    pub persistence: Option<String>,
+    /// What the server does when memory runs out, in its own words.
+    pub eviction_policy: Option<String>,
+    /// The server's calendar time, since 1970.
+    pub unix_time: Option<Duration>,
+    /// What could not be read, and why.
+    pub unread: Vec<String>,
+}
+
+/// Why a node did not answer, grouped by what can be done about it. In every case the outcome is unknown.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum NodeError {
+    /// No answer within the per-node deadline.
+    #[error("no answer within {after:?}")]
+    Timeout {
+        /// The deadline that passed.
+        after: Duration,
+    },
+    /// The node could not be reached, or the connection broke.
+    #[error("unreachable")]
+    Unreachable(#[source] Source),
+    /// The node failed to answer several times and is not asked again just yet, so that nothing piles up behind it.
+    #[error("left alone after it failed to answer; it is asked again within {again_within:?}")]
+    LeftAlone {
+        /// The longest time until the next call is let through to it, once it shows life.
+        again_within: Duration,
+    },
+    /// The node answered, and refuses because of how it is set up: credentials, rights, role, memory limit.
+    #[error("refused: {reason}")]
+    Refused {
+        /// What is wrong.
+        reason: Refusal,
+        /// What the node said.
+        source: Source,
+    },
+    /// The node lost its memory and does not vote until the locks it forgot have run out.
+    #[error("quarantined for {remaining:?}")]
+    Quarantined {
+        /// How long it will still not vote.
+        remaining: Duration,
+    },
+    /// The node answered something that is not in the contract.
+    #[error("answered something unexpected")]
+    Protocol(#[source] Source),
+    /// The node cannot answer this kind of question.
+    #[error("not known here")]
+    Unsupported,
+}
+
+impl NodeError {
+    /// Wraps a cause.
+    pub fn unreachable(source: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
+        Self::Unreachable(Source::new(source))
+    }
+
+    /// Wraps a cause.
+    pub fn refused(reason: Refusal, source: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
+        Self::Refused { reason, source: Source::new(source) }
+    }
+
+    /// Wraps a cause.
+    pub fn protocol(source: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
+        Self::Protocol(Source::new(source))
+    }
+
+    /// A short word for the class of the error, for metrics.
+    #[must_use]
+    pub fn class(&self) -> &'static str {
+        match self {
+            Self::Timeout { .. } => "timeout",
+            Self::Unreachable(_) => "unreachable",
+            Self::LeftAlone { .. } => "left_alone",
+            Self::Refused { .. } => "refused",
+            Self::Quarantined { .. } => "quarantined",
+            Self::Protocol(_) => "protocol",
+            Self::Unsupported => "unsupported",
+        }
+    }
+}
+
+/// The cause of a [`NodeError`], shared so that an error can be shown in more than one report.
+#[derive(Clone)]
+pub struct Source(Arc<dyn Error + Send + Sync>);
+
+impl Source {
+    /// Wraps a cause.
+    pub fn new(source: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
+        Self(source.into().into())
+    }
+}
+
+impl fmt::Debug for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl fmt::Display for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.0, f)
+    }
+}
+
+impl Error for Source {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        self.0.source()
+    }
+}
+
+/// What is wrong with a node's set-up.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Refusal {
+    /// It wants credentials, or others.
+    #[error("it does not accept the credentials; check user and password in the node's URL")]
+    Authentication,
+    /// The user may not run a command or touch a key.
+    #[error("the user lacks a right; grant the commands and keys listed in the documentation on access rights")]
+    Permission,
+    /// It is a replica of another server, not a primary.
+    #[error("it is a read-only replica; name primaries that are independent of each other")]
+    Replica,
+    /// It is the same server as another node.
+    #[error("it is the same server as another node; name each server once")]
+    SameServer,
+    /// It has no memory left, or may not write.
+    #[error("it cannot write; give it memory or repair its disk")]
+    CannotWrite,
+    /// It lacks a command that is needed.
+    #[error("it lacks a command; run Redis 6.2 or later, or Valkey")]
+    UnknownCommand,
+    /// Something else about the set-up.
+    #[error("its configuration does not allow it")]
+    Configuration,
+}
