@@ -1,1 +1,30 @@
-//! redlock-bench
+//! The test bench: what the tests of every crate stand on when they need something real.
+//!
+//! ```text
+//!   client under test ──▶ proxy ──▶ redis_server ◀── probe      what a test asks a server directly
+//!                                        ▲
+//!                                        └────────── observer   who held a majority, and when: the verdict
+//!
+//!   eventually   the one way in which a test waits        process   what starts, freezes and kills all servers
+//! ```
+//!
+//! It does not know the library: nothing here depends on the crates that are tested, so that a mistake in them cannot
+//! hide in the instrument that should find it. A server that is not installed is an error that says how to get it,
+//! never a reason to skip.
+//!
+//! Waiting is real here. Do not use it under tokio's paused clock, where a timeout passes while a server is starting.
+
+mod error;
+pub mod eventually;
+pub mod ports;
+pub mod probe;
+pub mod process;
+pub mod proxy;
+pub mod redis_server;
+
+pub use error::BenchError;
+pub use eventually::eventually;
+pub use probe::{Probe, Reply};
+pub use process::Process;
+pub use proxy::Proxy;
+pub use redis_server::{RedisOptions, RedisServer, Servers};
