@@ -16,14 +16,17 @@
 
 mod error;
 pub mod eventually;
+pub mod observer;
 pub mod ports;
 pub mod probe;
 pub mod process;
 pub mod proxy;
 pub mod redis_server;
+pub mod sql;
 
 pub use error::BenchError;
 pub use eventually::eventually;
+pub use observer::Observer;
 pub use probe::{Probe, Reply};
 pub use process::Process;
 pub use proxy::Proxy;

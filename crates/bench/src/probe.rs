@@ -80,6 +80,12 @@ impl Probe {
         self
     }
 
+    /// Whether the next question goes over a connection that has been used before.
+    #[must_use]
+    pub fn is_connected(&self) -> bool {
+        self.connection.is_some()
+    }
+
     /// Asks one question. A refusal is an answer: [`Reply::Error`].
     ///
     /// # Errors
