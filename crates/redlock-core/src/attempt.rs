@@ -130,7 +130,11 @@ impl Attempt {
             self.mint.heard(node, counter);
         }
         if self.raising_to == Some(to) {
-            self.raised[node] = if counter.is_some() { Raised::Answered } else { Raised::Never };
+            self.raised[node] = if counter.is_some() {
+                Raised::Answered
+            } else {
+                Raised::Never
+            };
         }
         self.step()
     }
@@ -234,7 +238,11 @@ mod tests {
         let (mut attempt, step) = asked(5, &[granted(7), granted(7)]);
         assert_eq!(step, Step::Wait);
         assert_eq!(attempt.on_acquire(4, granted(7)), won(7));
-        assert_eq!(attempt.on_acquire(3, AcquireVote::Held), won(7), "a late vote changes nothing");
+        assert_eq!(
+            attempt.on_acquire(3, AcquireVote::Held),
+            won(7),
+            "a late vote changes nothing"
+        );
     }
 
     #[test]

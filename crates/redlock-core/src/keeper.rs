@@ -1,0 +1,153 @@
+//! Polls to the end what nobody waits for any more: calls whose answer came too late, and releases.
+//!
+//! A request whose future is dropped may never be sent, or be sent and never undone. So calls that an attempt no longer
+//! waits for, and releases of dropped guards, are handed over here. One task per client, owned by the client: it starts
+//! on the runtime of whoever first needs it, moves to another if that one is gone, and ends soon after the client does.
+//!
+//! Handing over never blocks, awaits or panics, from whatever context: inside a runtime, outside, while unwinding.
+
+use crate::fan_out::Call;
+use crate::telemetry;
+use futures_util::StreamExt as _;
+use futures_util::stream::FuturesUnordered;
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tokio::runtime::Handle;
+use tokio::sync::Notify;
+use tokio::task::AbortHandle;
+
+/// Calls kept at most; beyond them new ones are given up, and their keys are left to their ttl.
+const KEPT_MAX: usize = 65_536;
+
+/// The longest that one call is polled, as the last resort against a node that breaks its contract and never ends one.
+const CALL_LIMIT: Duration = Duration::from_secs(600);
+
+/// How long the task outlives its client, to see releases through.
+const LINGER: Duration = Duration::from_secs(2);
+
+#[derive(Default)]
+pub(crate) struct Keeper {
+    state: Mutex<State>,
+    handed_over: Notify,
+    settled: Notify,
+}
+
+#[derive(Default)]
+struct State {
+    incoming: Vec<Call>,
+    /// Calls that the task polls at present.
+    in_hand: usize,
+    task: Option<AbortHandle>,
+    closing: bool,
+}
+
+impl Keeper {
+    /// Takes calls over. Those of one node are first polled in the order in which they were handed over.
+    pub(crate) fn keep(self: &Arc<Self>, calls: impl IntoIterator<Item = Call>) {
+        let mut given_up = 0_u64;
+        {
+            let mut state = self.state();
+            for call in calls {
+                if state.incoming.len() + state.in_hand < KEPT_MAX {
+                    state.incoming.push(call);
+                } else {
+                    given_up += 1;
+                }
+            }
+        }
+        if 0 < given_up {
+            metrics::counter!(telemetry::ABANDONED).increment(given_up);
+            tracing::warn!(
+                given_up,
+                "too many calls wait in the background; keys are left to their ttl"
+            );
+        }
+        self.handed_over.notify_one();
+        self.ensure_task();
+    }
+
+    /// Starts the task if there is none and the present context has a runtime to run it.
+    pub(crate) fn ensure_task(self: &Arc<Self>) {
+        let mut state = self.state();
+        if state.task.as_ref().is_none_or(AbortHandle::is_finished)
+            && let Ok(runtime) = Handle::try_current()
+        {
+            state.in_hand = 0;
+            state.task = Some(runtime.spawn(Arc::clone(self).run()).abort_handle());
+        }
+    }
+
+    /// Resolves once nothing is left to poll.
+    pub(crate) async fn settled(self: &Arc<Self>) {
+        loop {
+            let settled = self.settled.notified();
+            tokio::pin!(settled);
+            settled.as_mut().enable();
+            {
+                let state = self.state();
+                if state.incoming.is_empty() && state.in_hand == 0 {
+                    return;
+                }
+            }
+            self.ensure_task();
+            settled.await;
+        }
+    }
+
+    /// The client is gone: finish what can be finished soon, then end.
+    pub(crate) fn close(self: &Arc<Self>) {
+        self.state().closing = true;
+        self.handed_over.notify_one();
+    }
+
+    async fn run(self: Arc<Self>) {
+        let mut calls = FuturesUnordered::new();
+        let mut linger = None;
+        loop {
+            let closing = {
+                let mut state = self.state();
+                let incoming = std::mem::take(&mut state.incoming);
+                state.in_hand += incoming.len();
+                calls.extend(incoming.into_iter().map(|call| tokio::time::timeout(CALL_LIMIT, call)));
+                state.closing
+            };
+            if calls.is_empty() {
+                self.settled.notify_waiters();
+                if closing {
+                    return;
+                }
+            }
+            if closing && linger.is_none() {
+                linger = Some(Box::pin(tokio::time::sleep(LINGER)));
+            }
+            let lingered = async {
+                match &mut linger {
+                    Some(sleep) => sleep.await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                biased;
+                () = self.handed_over.notified() => {}
+                Some(_) = calls.next() => self.state().in_hand -= 1,
+                () = lingered => return,
+            }
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl fmt::Debug for Keeper {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let state = self.state();
+        f.debug_struct("Keeper")
+            .field("incoming", &state.incoming.len())
+            .field("in_hand", &state.in_hand)
+            .field("closing", &state.closing)
+            .finish()
+    }
+}

@@ -1,0 +1,213 @@
+//! One node as one client sees it: what is under way to it, and whether it is worth asking.
+//!
+//! A node that is silent or refuses connections is left alone, so that nothing piles up behind it, and asked again as
+//! soon as there is reason to hope. No timer is involved: a call under way that has been silent for longer than the
+//! per-node deadline *is* the probe, and its answer, however late, opens the lane again.
+//!
+//! Between [`crate::fan_out`], which asks, and the [`LockNode`], which answers.
+
+use crate::clock::{Clock, Moment};
+use crate::node::{LockNode, NodeError};
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// Calls that may be under way to one node before further ones are turned away.
+///
+/// Far above what a healthy node ever sees (throughput × latency), and a bound on what a frozen one has to execute when
+/// it thaws.
+const UNDER_WAY_MAX: usize = 512;
+
+/// Failures in a row after which a node that fails at once, such as one that refuses connections, is left alone.
+const FAILURES_BEFORE_REST: u32 = 3;
+
+/// How long such a node is left alone before one call is let through again.
+const REST: Duration = Duration::from_millis(250);
+
+pub(crate) struct Lane {
+    node: Arc<dyn LockNode>,
+    clock: Arc<dyn Clock>,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    under_way: usize,
+    /// The later of: the last answer, and the moment since which something has been under way without a break.
+    last_sign: Option<Moment>,
+    failures: u32,
+    rests_until: Option<Moment>,
+}
+
+impl Lane {
+    pub(crate) fn new(node: Arc<dyn LockNode>, clock: Arc<dyn Clock>) -> Self {
+        Self {
+            node,
+            clock,
+            state: Mutex::default(),
+        }
+    }
+
+    pub(crate) fn node(&self) -> &dyn LockNode {
+        &*self.node
+    }
+
+    /// Lets one call through, or says why the node is left alone.
+    pub(crate) fn admit(self: &Arc<Self>, patience: Duration) -> Result<Pass, NodeError> {
+        let now = self.clock.now();
+        let mut state = self.state();
+        let silent = 0 < state.under_way && state.last_sign.is_some_and(|sign| patience < now.since(sign));
+        let resting = state.rests_until.is_some_and(|until| now < until);
+        if UNDER_WAY_MAX <= state.under_way || silent || resting {
+            return Err(NodeError::LeftAlone { again_within: REST });
+        }
+        if FAILURES_BEFORE_REST <= state.failures {
+            // This call is the probe; others wait for what becomes of it.
+            state.rests_until = Some(now.after(REST));
+        }
+        state.begin(now);
+        Ok(Pass {
+            lane: Arc::clone(self),
+            since: now,
+            open: true,
+        })
+    }
+
+    /// Lets a call through even to a node that is left alone: one that takes back what was asked for before.
+    pub(crate) fn admit_release(self: &Arc<Self>) -> Pass {
+        let now = self.clock.now();
+        self.state().begin(now);
+        Pass {
+            lane: Arc::clone(self),
+            since: now,
+            open: true,
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn begin(&mut self, now: Moment) {
+        if self.under_way == 0 {
+            self.last_sign = Some(now);
+        }
+        self.under_way += 1;
+    }
+}
+
+impl fmt::Debug for Lane {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Lane")
+            .field("node", &self.node.name())
+            .field("state", &*self.state())
+            .finish()
+    }
+}
+
+/// One call that is under way; ends when the answer is in, or when it is dropped.
+#[derive(Debug)]
+pub(crate) struct Pass {
+    lane: Arc<Lane>,
+    since: Moment,
+    open: bool,
+}
+
+impl Pass {
+    /// Notes what became of the call, and how long it took.
+    pub(crate) fn answered<T>(mut self, answer: &Result<T, NodeError>) -> Duration {
+        self.open = false;
+        let now = self.lane.clock.now();
+        let mut state = self.lane.state();
+        state.under_way -= 1;
+        match answer {
+            Err(NodeError::Unreachable(_) | NodeError::Timeout { .. }) => {
+                state.failures = state.failures.saturating_add(1);
+                if FAILURES_BEFORE_REST <= state.failures {
+                    state.rests_until = Some(now.after(REST));
+                }
+            }
+            // Whatever else it said, it is alive.
+            Ok(_) | Err(_) => {
+                state.last_sign = Some(now);
+                state.failures = 0;
+                state.rests_until = None;
+            }
+        }
+        now.since(self.since)
+    }
+}
+
+impl Drop for Pass {
+    fn drop(&mut self) {
+        if self.open {
+            self.lane.state().under_way -= 1;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{ManualClock, NeverAsked};
+
+    const PATIENCE: Duration = Duration::from_millis(50);
+
+    fn lane() -> (Arc<Lane>, Arc<ManualClock>) {
+        let clock = Arc::new(ManualClock::default());
+        (Arc::new(Lane::new(Arc::new(NeverAsked), clock.clone())), clock)
+    }
+
+    fn failure() -> Result<(), NodeError> {
+        Err(NodeError::unreachable("connection refused"))
+    }
+
+    #[test]
+    fn a_node_that_is_silent_with_calls_under_way_is_left_alone_until_it_answers() {
+        let (lane, clock) = lane();
+        let pending = lane.admit(PATIENCE).unwrap();
+        clock.advance(PATIENCE);
+        let second = lane.admit(PATIENCE).unwrap();
+        clock.advance(Duration::from_millis(1));
+        assert!(matches!(lane.admit(PATIENCE), Err(NodeError::LeftAlone { .. })));
+        assert_eq!(pending.answered(&Ok(())), PATIENCE + Duration::from_millis(1));
+        assert!(
+            lane.admit(PATIENCE).is_ok(),
+            "an answer, however late, is a sign of life"
+        );
+        drop(second);
+    }
+
+    #[test]
+    fn a_node_without_calls_under_way_is_not_silent() {
+        let (lane, clock) = lane();
+        lane.admit(PATIENCE).unwrap().answered(&Ok(()));
+        clock.advance(Duration::from_secs(3600));
+        assert!(lane.admit(PATIENCE).is_ok());
+    }
+
+    #[test]
+    fn a_node_that_keeps_failing_rests_and_is_probed_by_one_call_at_a_time() {
+        let (lane, clock) = lane();
+        for _ in 0..FAILURES_BEFORE_REST {
+            lane.admit(PATIENCE).unwrap().answered(&failure());
+        }
+        assert!(lane.admit(PATIENCE).is_err());
+        clock.advance(REST);
+        let probe = lane.admit(PATIENCE).unwrap();
+        assert!(lane.admit(PATIENCE).is_err(), "one probe at a time");
+        probe.answered(&Ok(()));
+        assert!(lane.admit(PATIENCE).is_ok());
+    }
+
+    #[test]
+    fn what_is_under_way_is_bounded_and_a_dropped_call_makes_room() {
+        let (lane, _clock) = lane();
+        let mut passes: Vec<_> = (0..UNDER_WAY_MAX).map(|_| lane.admit(PATIENCE).unwrap()).collect();
+        assert!(lane.admit(PATIENCE).is_err());
+        passes.pop();
+        assert!(lane.admit(PATIENCE).is_ok());
+    }
+}

@@ -1,0 +1,547 @@
+//! The client: drives attempts over its nodes, and decides whether and when to try again.
+//!
+//! ```text
+//!  acquire(resources)
+//!     │  one attempt: ask all nodes at once ─▶ attempt.rs says: wait / raise / won / lost
+//!     │     won, and validity left ──▶ a guard
+//!     │     anything else, or the future dropped ──▶ every node that may hold something is told, in the background
+//!     └─ contended, unavailable, too slow: pause, and again while the time to wait lasts
+//! ```
+//!
+//! Every path that does not return a guard undoes what it did, because an [`Undo`] is armed before the first request and
+//! disarmed only by the guard that takes its place.
+
+use crate::attempt::{AcquireVote, Attempt, RaiseVote, Step};
+use crate::builder::RedlockBuilder;
+use crate::clock::{Clock, Moment};
+use crate::error::{AcquireError, SettingsError};
+use crate::fan_out::{self, Answer, FanOut, Reply};
+use crate::floor::{self, HighestTokens};
+use crate::guard::Guard;
+use crate::keeper::Keeper;
+use crate::lane::Lane;
+use crate::node::{Acquisition, LockNode, NodeError, Raising};
+use crate::owner::{Owner, Ownership, Randomness};
+use crate::report::{FailureClass, NodeOutcome, NodeReport, Report};
+use crate::resource::{IntoResources, ResourceError, Resources, Ttl};
+use crate::settings::{Retry, Settings, Terms};
+use crate::telemetry;
+use crate::token::{FencingToken, Grant};
+use crate::undertaking::Undertaking;
+use crate::validity::validity;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+use tracing::Instrument as _;
+
+/// A client of a set of nodes. Cheap to clone; clones share connections and the background task.
+///
+/// ```
+/// # async fn example(nodes: Vec<std::sync::Arc<dyn redlock_core::LockNode>>) -> Result<(), Box<dyn std::error::Error>> {
+/// use redlock_core::Redlock;
+/// use std::time::Duration;
+///
+/// let redlock = Redlock::builder().nodes(nodes).ttl(Duration::from_secs(10)).build()?;
+/// let guard = redlock.acquire("orders/42").await?;
+/// println!("work under token {} for at most {:?}", guard.token(), guard.remaining());
+/// guard.release().await;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct Redlock {
+    client: Arc<Client>,
+}
+
+pub(crate) struct Client {
+    pub(crate) lanes: Vec<Arc<Lane>>,
+    pub(crate) settings: Settings,
+    pub(crate) ttl: Ttl,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) randomness: Arc<dyn Randomness>,
+    pub(crate) keeper: Arc<Keeper>,
+    pub(crate) highest_tokens: HighestTokens,
+}
+
+impl Redlock {
+    /// Begins the settings of a client.
+    pub fn builder() -> RedlockBuilder {
+        RedlockBuilder::new()
+    }
+
+    pub(crate) fn new(client: Client) -> Self {
+        Self {
+            client: Arc::new(client),
+        }
+    }
+
+    /// Makes one attempt to lock `resources`: a name, or a list of names that are locked together or not at all.
+    ///
+    /// With a quorum reachable and nobody else asking this takes one round trip to the fastest quorum.
+    ///
+    /// # Errors
+    /// [`AcquireError`], by what to do next. Whatever the attempt had taken is being given back in the background.
+    ///
+    /// # Cancel safety
+    /// If the future is dropped, everything the attempt may have taken is given back in the background.
+    pub async fn try_acquire(&self, resources: impl IntoResources) -> Result<Guard, AcquireError> {
+        self.request(resources).try_acquire().await
+    }
+
+    /// Locks `resources`, waiting for them as long as the settings allow.
+    ///
+    /// # Errors
+    /// [`AcquireError`], by what to do next; [`AcquireError::TimedOut`] with the last failure once the wait is over.
+    ///
+    /// # Cancel safety
+    /// If the future is dropped, everything that was taken is given back in the background.
+    pub async fn acquire(&self, resources: impl IntoResources) -> Result<Guard, AcquireError> {
+        self.request(resources).acquire().await
+    }
+
+    /// Begins a request that differs from the client's settings: another ttl, another time to wait.
+    pub fn request(&self, resources: impl IntoResources) -> Request<'_> {
+        Request {
+            redlock: self,
+            resources: resources.into_resources(),
+            ttl: self.client.ttl.as_duration(),
+            retry: self.client.settings.retry,
+            min_validity: self.client.settings.min_validity,
+        }
+    }
+
+    /// The nodes, in the order in which they were configured.
+    pub fn nodes(&self) -> impl Iterator<Item = &dyn LockNode> {
+        self.client.lanes.iter().map(|lane| lane.node())
+    }
+
+    /// Resolves once everything that goes on in the background has ended: releases of dropped guards, undone attempts,
+    /// late answers. Worth awaiting, with a timeout, before a program ends.
+    ///
+    /// # Cancel safety
+    /// Dropping the future changes nothing.
+    pub async fn settled(&self) {
+        self.client.keeper.settled().await;
+    }
+}
+
+impl fmt::Debug for Redlock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Redlock")
+            .field("lanes", &self.client.lanes)
+            .field("ttl", &self.client.ttl)
+            .finish()
+    }
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        self.keeper.close();
+    }
+}
+
+/// One request, with settings of its own.
+#[derive(Debug)]
+#[must_use = "a request does nothing until it is awaited with `acquire` or `try_acquire`"]
+pub struct Request<'a> {
+    redlock: &'a Redlock,
+    resources: Result<Resources, ResourceError>,
+    ttl: Duration,
+    retry: Retry,
+    min_validity: Duration,
+}
+
+impl Request<'_> {
+    /// How long the lock lives on its nodes when nobody extends it.
+    pub fn ttl(mut self, ttl: Duration) -> Self {
+        self.ttl = ttl;
+        self
+    }
+
+    /// The longest time to wait; zero for a single attempt.
+    pub fn wait(mut self, wait: Duration) -> Self {
+        self.retry.wait = wait;
+        self
+    }
+
+    /// When and how often to try again.
+    pub fn retry(mut self, retry: Retry) -> Self {
+        self.retry = retry;
+        self
+    }
+
+    /// The least validity that the grant must have left when it is handed out.
+    pub fn min_validity(mut self, min_validity: Duration) -> Self {
+        self.min_validity = min_validity;
+        self
+    }
+
+    /// Makes one attempt; see [`Redlock::try_acquire`].
+    ///
+    /// # Errors
+    /// As there.
+    ///
+    /// # Cancel safety
+    /// As there.
+    pub async fn try_acquire(self) -> Result<Guard, AcquireError> {
+        self.wait(Duration::ZERO).acquire().await
+    }
+
+    /// Waits for the lock; see [`Redlock::acquire`].
+    ///
+    /// # Errors
+    /// As there.
+    ///
+    /// # Cancel safety
+    /// As there.
+    pub async fn acquire(self) -> Result<Guard, AcquireError> {
+        self.acquire_unless(std::future::pending()).await
+    }
+
+    /// Waits for the lock until `cancelled` resolves, which ends the wait at once with [`AcquireError::Cancelled`].
+    ///
+    /// # Errors
+    /// As at [`Redlock::acquire`].
+    ///
+    /// # Cancel safety
+    /// As at [`Redlock::acquire`].
+    pub async fn acquire_unless(self, cancelled: impl Future<Output = ()> + Send) -> Result<Guard, AcquireError> {
+        let resources = self.resources.map_err(SettingsError::from)?;
+        let client = &self.redlock.client;
+        let terms = client.settings.terms(self.ttl, self.min_validity)?;
+        if self.retry.attempts == 0 {
+            return Err(SettingsError::NoAttempts.into());
+        }
+        let span = tracing::debug_span!(
+            telemetry::ACQUIRE_SPAN,
+            %resources,
+            attempts = tracing::field::Empty,
+            outcome = tracing::field::Empty,
+            token = tracing::field::Empty,
+        );
+        let mut attempts = 0;
+        let result = {
+            let wait = client
+                .wait_for(&resources, terms, self.retry, &mut attempts)
+                .instrument(span.clone());
+            let (wait, cancelled) = (std::pin::pin!(wait), std::pin::pin!(cancelled));
+            tokio::select! {
+                biased;
+                result = wait => Some(result),
+                () = cancelled => None,
+            }
+        };
+        let result = result.unwrap_or(Err(AcquireError::Cancelled { attempts }));
+        span.record("attempts", attempts);
+        match &result {
+            Ok(guard) => span.record("outcome", "granted").record("token", guard.token().get()),
+            Err(error) => span.record("outcome", error.class()),
+        };
+        result
+    }
+}
+
+impl Client {
+    /// Attempts until one is won or the patience of `retry` is at an end.
+    async fn wait_for(
+        self: &Arc<Self>,
+        resources: &Resources,
+        terms: Terms,
+        retry: Retry,
+        attempts: &mut u32,
+    ) -> Result<Guard, AcquireError> {
+        let began = self.clock.now();
+        loop {
+            let out_of_time = retry.wait <= self.clock.now().since(began);
+            *attempts += 1;
+            let error = match self.attempt(resources, terms).await {
+                Err(error) if error.is_worth_retrying() => error,
+                decided => return decided,
+            };
+            if retry.attempts <= *attempts || retry.wait.is_zero() {
+                return Err(error);
+            }
+            let waited = self.clock.now().since(began);
+            if out_of_time || retry.wait <= waited {
+                return Err(AcquireError::TimedOut {
+                    waited,
+                    attempts: *attempts,
+                    last: Box::new(error),
+                });
+            }
+            // A pause that would outlast the wait ends with it, and one last attempt is made then.
+            let pause = retry.delay.saturating_add(self.random_part_of(retry.jitter));
+            tokio::time::sleep(pause.min(retry.wait.saturating_sub(waited))).await;
+        }
+    }
+
+    /// One attempt, with its metrics.
+    async fn attempt(self: &Arc<Self>, resources: &Resources, terms: Terms) -> Result<Guard, AcquireError> {
+        let result = Round::begin(self, resources, terms).run().await;
+        let outcome = match &result {
+            Ok(guard) => {
+                metrics::histogram!(telemetry::ACQUIRE_SECONDS).record(guard.report().elapsed);
+                metrics::histogram!(telemetry::VALIDITY_SECONDS).record(guard.remaining());
+                "granted"
+            }
+            Err(error) => error.class(),
+        };
+        metrics::counter!(telemetry::ATTEMPTS, "outcome" => outcome).increment(1);
+        result
+    }
+
+    fn undertaking(&self, resources: &Resources, ttl: Ttl) -> Undertaking {
+        let mut bytes = [0; 16];
+        self.randomness.fill(&mut bytes);
+        let owner = Owner::from_random_bytes(bytes);
+        let ownership = Ownership::new(self.settings.prefix.clone(), resources.clone(), owner);
+        let highest = self.highest_tokens.highest(resources);
+        let time = if self.settings.clock_floor {
+            floor::nodes_time(self.lanes.iter().map(|lane| lane.node().unix_time()))
+        } else {
+            None
+        };
+        Undertaking::new(ownership, ttl, floor::floor(highest, time), self.lanes.len())
+    }
+
+    fn random_part_of(&self, duration: Duration) -> Duration {
+        let mut bytes = [0; 4];
+        self.randomness.fill(&mut bytes);
+        duration.mul_f64(f64::from(u32::from_le_bytes(bytes)) / f64::from(u32::MAX))
+    }
+}
+
+/// One attempt in progress.
+struct Round<'a> {
+    client: &'a Arc<Client>,
+    undo: Undo,
+    terms: Terms,
+    started: Moment,
+    fan_out: FanOut,
+    attempt: Attempt,
+    outcomes: Vec<(NodeOutcome, Option<Duration>)>,
+    raised: bool,
+}
+
+impl<'a> Round<'a> {
+    fn begin(client: &'a Arc<Client>, resources: &Resources, terms: Terms) -> Self {
+        // Counted from before the first request is sent: a reply's delay must shorten our validity, never the lease.
+        let started = client.clock.now();
+        let nodes = client.lanes.len();
+        Self {
+            client,
+            undo: Undo::arm(client, client.undertaking(resources, terms.ttl)),
+            terms,
+            started,
+            fan_out: FanOut::new(Arc::clone(&client.keeper), terms.node_timeout),
+            attempt: Attempt::new(nodes),
+            outcomes: (0..nodes).map(|_| (NodeOutcome::NotHeard, None)).collect(),
+            raised: false,
+        }
+    }
+
+    async fn run(mut self) -> Result<Guard, AcquireError> {
+        let mut step = self.ask_all();
+        loop {
+            step = match step {
+                Step::Won(token) => return self.won(token),
+                Step::Lost => return Err(self.lost()),
+                // The raise is another trip, worth making only if something would be left after it.
+                Step::Raise(_) if self.validity().is_none() => return Err(self.too_slow()),
+                Step::Raise(to) => self.raise_all(to),
+                Step::Wait => match self.fan_out.next().await {
+                    Some(reply) => self.hear(reply),
+                    None => {
+                        self.deadline_passed();
+                        return Err(self.lost());
+                    }
+                },
+            }
+        }
+    }
+
+    fn ask_all(&mut self) -> Step {
+        let mut step = Step::Wait;
+        for (node, lane) in self.client.lanes.iter().enumerate() {
+            let patience = self.terms.node_timeout;
+            match fan_out::acquire(lane, &self.undo.undertaking, node, patience, &self.client.keeper) {
+                Ok(call) => self.fan_out.push(call),
+                Err(error) => {
+                    self.outcomes[node].0 = NodeOutcome::Failed(error);
+                    step = self.attempt.on_acquire(node, AcquireVote::Failed);
+                }
+            }
+        }
+        step
+    }
+
+    fn raise_all(&mut self, to: FencingToken) -> Step {
+        self.raised = true;
+        metrics::counter!(telemetry::RAISES).increment(1);
+        self.fan_out.restart_deadline();
+        let mut step = Step::Wait;
+        for (node, lane) in self.client.lanes.iter().enumerate() {
+            if !self.attempt.wants_raise(node) {
+                continue;
+            }
+            match fan_out::raise(lane, &self.undo.undertaking, node, to, self.terms.node_timeout) {
+                Ok(call) => self.fan_out.push(call),
+                Err(_) => step = self.attempt.on_raise(node, to, RaiseVote::Failed),
+            }
+        }
+        step
+    }
+
+    fn hear(&mut self, reply: Reply) -> Step {
+        let Reply { node, took, answer } = reply;
+        match answer {
+            Answer::Acquire(answer) => {
+                let (vote, outcome) = match answer {
+                    Ok(Acquisition::Granted { counter }) => {
+                        (AcquireVote::Granted { counter }, NodeOutcome::Granted { counter })
+                    }
+                    Ok(Acquisition::Held(held)) => {
+                        self.undo.undertaking.nothing_there(node);
+                        (AcquireVote::Held, NodeOutcome::Held(held))
+                    }
+                    Err(error) => (AcquireVote::Failed, NodeOutcome::Failed(error)),
+                };
+                self.outcomes[node] = (outcome, Some(took));
+                self.attempt.on_acquire(node, vote)
+            }
+            Answer::Raise(to, answer) => {
+                let vote = match answer {
+                    Ok(Raising::At(counter)) => RaiseVote::At(counter),
+                    Ok(Raising::NotOwner) => RaiseVote::NotOwner,
+                    Err(_) => RaiseVote::Failed,
+                };
+                self.attempt.on_raise(node, to, vote)
+            }
+            Answer::Extend(_) | Answer::Release(_) => unreachable!("a round neither extends nor releases"),
+        }
+    }
+
+    fn deadline_passed(&mut self) {
+        for (outcome, _) in &mut self.outcomes {
+            if matches!(outcome, NodeOutcome::NotHeard) {
+                *outcome = NodeOutcome::Failed(NodeError::Timeout {
+                    after: self.terms.node_timeout,
+                });
+            }
+        }
+    }
+
+    fn validity(&self) -> Option<Duration> {
+        let elapsed = self.client.clock.now().since(self.started);
+        validity(self.terms.ttl, elapsed, self.client.settings.drift)
+            .filter(|validity| self.terms.min_validity <= *validity)
+    }
+
+    fn won(self, token: FencingToken) -> Result<Guard, AcquireError> {
+        self.client
+            .highest_tokens
+            .remember(self.undo.undertaking.ownership().resources(), token);
+        // Computed anew, now that the token is minted.
+        let Some(validity) = self.validity() else {
+            return Err(self.too_slow());
+        };
+        metrics::histogram!(telemetry::VOTES).record(self.votes());
+        let report = self.report();
+        let Self {
+            client,
+            undo,
+            started,
+            terms,
+            ..
+        } = self;
+        let valid_until = started.after(report.elapsed.saturating_add(validity));
+        debug_assert!(valid_until.since(started) < terms.ttl.as_duration());
+        let undertaking = undo.disarm();
+        let grant = Grant::new(undertaking.ownership().resources().clone(), token);
+        Ok(Guard::new(
+            Arc::clone(client),
+            undertaking,
+            grant,
+            valid_until,
+            terms,
+            report,
+        ))
+    }
+
+    fn lost(self) -> AcquireError {
+        metrics::histogram!(telemetry::VOTES).record(self.votes());
+        let report = Box::new(self.report());
+        match report.class() {
+            FailureClass::Contended => AcquireError::Contended(report),
+            FailureClass::Unavailable => AcquireError::Unavailable(report),
+            FailureClass::Misconfigured => AcquireError::Misconfigured(report),
+        }
+    }
+
+    fn too_slow(self) -> AcquireError {
+        AcquireError::TooSlow {
+            report: Box::new(self.report()),
+        }
+    }
+
+    fn votes(&self) -> f64 {
+        f64::from(u32::try_from(self.attempt.granted()).unwrap_or(u32::MAX))
+    }
+
+    fn report(&self) -> Report {
+        let node_report = |(lane, (outcome, took)): (&Arc<Lane>, &(NodeOutcome, Option<Duration>))| NodeReport {
+            node: lane.node().name().to_owned(),
+            outcome: outcome.clone(),
+            took: *took,
+        };
+        Report {
+            nodes: self.client.lanes.iter().zip(&self.outcomes).map(node_report).collect(),
+            elapsed: self.client.clock.now().since(self.started),
+            raised: self.raised,
+        }
+    }
+}
+
+/// Takes back on every node what an attempt may have taken there, unless a guard takes over.
+struct Undo {
+    client: Arc<Client>,
+    undertaking: Arc<Undertaking>,
+    armed: bool,
+}
+
+impl Undo {
+    fn arm(client: &Arc<Client>, undertaking: Undertaking) -> Self {
+        Self {
+            client: Arc::clone(client),
+            undertaking: Arc::new(undertaking),
+            armed: true,
+        }
+    }
+
+    fn disarm(mut self) -> Arc<Undertaking> {
+        self.armed = false;
+        Arc::clone(&self.undertaking)
+    }
+}
+
+impl Drop for Undo {
+    fn drop(&mut self) {
+        if self.armed {
+            self.client.release_in_background(&self.undertaking);
+        }
+    }
+}
+
+impl Client {
+    /// Tells every node that may hold something of the undertaking's, without waiting for any.
+    pub(crate) fn release_in_background(&self, undertaking: &Arc<Undertaking>) {
+        let lanes = self.lanes.iter().enumerate();
+        let releases: Vec<_> = lanes
+            .filter(|(node, _)| undertaking.may_be_on(*node))
+            .map(|(node, lane)| fan_out::release(lane, undertaking, node))
+            .collect();
+        if !releases.is_empty() {
+            self.keeper.keep(releases);
+        }
+    }
+}

@@ -1,0 +1,195 @@
+//! What every node said in one attempt: attached to each grant and to each refusal.
+
+use crate::node::{Held, NodeError};
+use crate::tally::quorum_of;
+use std::error::Error;
+use std::fmt;
+use std::time::Duration;
+
+/// What became of an acquire on one node.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum NodeOutcome {
+    /// It granted.
+    Granted {
+        /// Where its fence counter stood.
+        counter: u64,
+    },
+    /// It is held by somebody else there.
+    Held(Held),
+    /// It did not answer, or answered that it does not vote.
+    Failed(NodeError),
+    /// The matter was decided before its answer came.
+    NotHeard,
+}
+
+/// One node's part in an attempt.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct NodeReport {
+    /// The node's name.
+    pub node: String,
+    /// What became of the acquire there.
+    pub outcome: NodeOutcome,
+    /// How long the node took to answer; `None` if no answer was heard.
+    pub took: Option<Duration>,
+}
+
+/// What every node said in one attempt.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Report {
+    /// In the order in which the nodes were configured.
+    pub nodes: Vec<NodeReport>,
+    /// From before the first request of the attempt to its decision.
+    pub elapsed: Duration,
+    /// Whether the counters of the quorum disagreed, which cost a second round trip.
+    pub raised: bool,
+}
+
+impl Report {
+    /// How many of the configured nodes had granted when the attempt was decided.
+    #[must_use]
+    pub fn granted(&self) -> usize {
+        self.count(|outcome| matches!(outcome, NodeOutcome::Granted { .. }))
+    }
+
+    /// How many nodes a quorum is.
+    #[must_use]
+    pub fn quorum(&self) -> usize {
+        quorum_of(self.nodes.len())
+    }
+
+    /// The names of the nodes that failed to answer, each with its cause.
+    pub fn failed(&self) -> impl Iterator<Item = (&str, &NodeError)> {
+        self.nodes.iter().filter_map(|report| match &report.outcome {
+            NodeOutcome::Failed(error) => Some((report.node.as_str(), error)),
+            _ => None,
+        })
+    }
+
+    /// What stands in the way, node by node.
+    pub fn held(&self) -> impl Iterator<Item = (&str, &Held)> {
+        self.nodes.iter().filter_map(|report| match &report.outcome {
+            NodeOutcome::Held(held) => Some((report.node.as_str(), held)),
+            _ => None,
+        })
+    }
+
+    /// What would have to change for this attempt to be won: the class of its failure.
+    ///
+    /// Not one cause among several, but the least that helps: if the holders' letting go gives a quorum, the attempt is
+    /// contended, even though other nodes are down; if it takes nodes coming back as well, it is unavailable; if even
+    /// that does not help, somebody has to change the set-up.
+    pub(crate) fn class(&self) -> FailureClass {
+        let refused = |outcome: &NodeOutcome| matches!(outcome, NodeOutcome::Failed(NodeError::Refused { .. }));
+        let after_holders_let_go = self.granted() + self.count(|outcome| matches!(outcome, NodeOutcome::Held(_)));
+        let after_nodes_come_back = self.nodes.len() - self.count(refused);
+        if self.quorum() <= after_holders_let_go {
+            FailureClass::Contended
+        } else if self.quorum() <= after_nodes_come_back {
+            FailureClass::Unavailable
+        } else {
+            FailureClass::Misconfigured
+        }
+    }
+
+    fn count(&self, is: impl Fn(&NodeOutcome) -> bool) -> usize {
+        self.nodes.iter().filter(|report| is(&report.outcome)).count()
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum FailureClass {
+    Contended,
+    Unavailable,
+    Misconfigured,
+}
+
+impl fmt::Display for NodeOutcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Granted { counter } => write!(f, "granted (counter {counter})"),
+            Self::Held(held) => held.fmt(f),
+            Self::Failed(error) => {
+                error.fmt(f)?;
+                let mut source = error.source();
+                while let Some(cause) = source {
+                    write!(f, ": {cause}")?;
+                    source = cause.source();
+                }
+                Ok(())
+            }
+            Self::NotHeard => f.write_str("not heard before the decision"),
+        }
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} of {} nodes granted, {} needed",
+            self.granted(),
+            self.nodes.len(),
+            self.quorum()
+        )?;
+        for report in &self.nodes {
+            write!(f, "; {}: {}", report.node, report.outcome)?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::node::{Holder, Refusal, Remaining};
+    use crate::resource::Resource;
+
+    /// One character per node: `g` granted, `h` held, `u` unreachable, `c` refused by configuration, `_` not heard.
+    fn check(outcomes: &str, expected: FailureClass) {
+        let outcome = |class| match class {
+            'g' => NodeOutcome::Granted { counter: 1 },
+            'h' => NodeOutcome::Held(Held {
+                resource: Resource::new("r").unwrap(),
+                holder: Holder::Unknown,
+                remaining: Remaining::Unknown,
+            }),
+            'u' => NodeOutcome::Failed(NodeError::unreachable("down")),
+            'c' => NodeOutcome::Failed(NodeError::refused(Refusal::Authentication, "NOAUTH")),
+            _ => NodeOutcome::NotHeard,
+        };
+        let nodes = outcomes
+            .chars()
+            .map(|class| NodeReport {
+                node: "n".into(),
+                outcome: outcome(class),
+                took: None,
+            })
+            .collect();
+        let report = Report {
+            nodes,
+            elapsed: Duration::ZERO,
+            raised: false,
+        };
+        assert_eq!(report.class(), expected, "{outcomes}");
+    }
+
+    /// B11: an outage, contention and a wrong set-up are three things.
+    #[test]
+    fn b11_the_class_is_the_least_that_would_have_to_change() {
+        check("hhhhh", FailureClass::Contended);
+        check("hhh__", FailureClass::Contended);
+        check("ghhuu", FailureClass::Contended);
+        check("gguuu", FailureClass::Unavailable);
+        check("uuu__", FailureClass::Unavailable);
+        check("huuu_", FailureClass::Unavailable);
+        check("ggccc", FailureClass::Misconfigured);
+        check("ccc__", FailureClass::Misconfigured);
+        check("gguuc", FailureClass::Unavailable);
+        check("c", FailureClass::Misconfigured);
+        check("u", FailureClass::Unavailable);
+        check("h", FailureClass::Contended);
+    }
+}
