@@ -32,54 +32,18 @@ impl Process {
     /// # Errors
     /// [`BenchError::Io`] if there is no such program, or the system cannot run it.
     pub fn spawn(program: impl AsRef<Path>, configure: impl FnOnce(&mut Command)) -> Result<Self, BenchError> {
-        Self::spawn_under(&[], program.as_ref(), configure)
-    }
-
-    /// The same as another user, for servers that refuse to run as root. Needs `setpriv`, and root.
-    ///
-    /// # Errors
-    /// As [`Process::spawn`].
-    pub fn spawn_as(
-        user: &str,
-        program: impl AsRef<Path>,
-        configure: impl FnOnce(&mut Command),
-    ) -> Result<Self, BenchError> {
-        let user = [
-            format!("--reuid={user}"),
-            format!("--regid={user}"),
-            "--init-groups".to_owned(),
-        ];
-        Self::spawn_under(&user, program.as_ref(), configure)
-    }
-
-    fn spawn_under(
-        privileges: &[String],
-        program: &Path,
-        configure: impl FnOnce(&mut Command),
-    ) -> Result<Self, BenchError> {
-        let doing = format!("run {}", program.display());
+        let doing = format!("run {}", program.as_ref().display());
         // Looked for here, because under `setpriv` a missing program would show as an early exit only.
-        let found = if program.components().count() == 1 {
-            find_program(program)
-        } else {
-            Some(program.to_owned())
-        };
-        let Some(program) = found.filter(|file| file.is_file()) else {
+        let Some(program) = find_program(program) else {
             return Err(BenchError::io(doing)(io::ErrorKind::NotFound.into()));
         };
         let mut command = match find_program("setpriv") {
             Some(setpriv) => {
                 let mut command = Command::new(setpriv);
-                command.args(["--pdeathsig", "KILL"]).args(privileges).arg(&program);
+                command.args(["--pdeathsig", "KILL"]).arg(&program);
                 command
             }
-            None if privileges.is_empty() => Command::new(&program),
-            None => {
-                return Err(BenchError::NotInstalled {
-                    program: "setpriv".into(),
-                    package: "util-linux",
-                });
-            }
+            None => Command::new(&program),
         };
         configure(&mut command);
 
@@ -175,7 +139,7 @@ impl Drop for Process {
     }
 }
 
-/// Where on the search path (and in the places where servers live) a program is.
+/// Where a program is: on the search path, in the places where servers live, or at the absolute path it is named by.
 #[must_use]
 pub fn find_program(name: impl AsRef<Path>) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();

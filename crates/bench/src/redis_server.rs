@@ -8,7 +8,7 @@ use std::fs::{self, File};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -29,6 +29,9 @@ const START_PERIOD: Duration = Duration::from_millis(5);
 /// How often a start is tried again because somebody else took the port in between.
 const PORT_TRIES: usize = 10;
 
+/// The file with the private key that belongs to the certificate.
+const KEY: &str = "key.pem";
+
 /// How much of a log an error message carries, in lines.
 const LOG_LINES_MAX: usize = 20;
 
@@ -38,8 +41,14 @@ pub struct RedisServer {
     options: RedisOptions,
     program: PathBuf,
     directory: TempDir,
-    port: u16,
+    ports: Ports,
     process: Mutex<Process>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Ports {
+    plain: u16,
+    tls: Option<u16>,
 }
 
 /// How a server is set up. The default keeps nothing on disk, as the tests' primaries do.
@@ -48,6 +57,7 @@ pub struct RedisOptions {
     program: Option<PathBuf>,
     directives: Vec<Vec<String>>,
     password: Option<String>,
+    tls: bool,
     environment: Vec<(String, String)>,
 }
 
@@ -78,6 +88,13 @@ impl RedisOptions {
     #[must_use]
     pub fn password(mut self, password: impl Into<String>) -> Self {
         self.password = Some(password.into());
+        self
+    }
+
+    /// Listens with TLS on a second port, with a certificate made for the occasion. Needs the `openssl` program.
+    #[must_use]
+    pub fn tls(mut self) -> Self {
+        self.tls = true;
         self
     }
 
@@ -117,17 +134,23 @@ impl RedisServer {
             .prefix("redlock-redis-")
             .tempdir()
             .map_err(BenchError::io("make a directory"))?;
+        if options.tls {
+            make_certificate(directory.path())?;
+        }
         let mut tries = 0;
         loop {
             tries += 1;
-            let port = free_port();
-            match launch(&program, &options, directory.path(), port).await {
+            let ports = Ports {
+                plain: free_port(),
+                tls: options.tls.then(free_port),
+            };
+            match launch(&program, &options, directory.path(), ports).await {
                 Ok(process) => {
                     return Ok(Self {
                         options,
                         program,
                         directory,
-                        port,
+                        ports,
                         process: Mutex::new(process),
                     });
                 }
@@ -140,13 +163,13 @@ impl RedisServer {
     /// The port, the same over all restarts.
     #[must_use]
     pub fn port(&self) -> u16 {
-        self.port
+        self.ports.plain
     }
 
     /// Where clients connect.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
-        (Ipv4Addr::LOCALHOST, self.port).into()
+        (Ipv4Addr::LOCALHOST, self.port()).into()
     }
 
     /// The URL for clients, with the password if there is one.
@@ -165,6 +188,23 @@ impl RedisServer {
             .map(|password| format!(":{password}@"))
             .unwrap_or_default();
         format!("redis://{credentials}{address}")
+    }
+
+    /// The URL for clients over TLS, which have to trust [`RedisServer::certificate`].
+    ///
+    /// # Panics
+    /// If the server was not set up with [`RedisOptions::tls`].
+    #[must_use]
+    pub fn tls_url(&self) -> String {
+        let port = self.ports.tls.expect("the server was set up with TLS");
+        self.url_through((Ipv4Addr::LOCALHOST, port).into())
+            .replacen("redis", "rediss", 1)
+    }
+
+    /// The file with the server's certificate, which has signed itself; for `localhost` and 127.0.0.1.
+    #[must_use]
+    pub fn certificate(&self) -> PathBuf {
+        certificate_in(self.directory.path())
     }
 
     /// The socket file on which the server listens as well.
@@ -267,7 +307,7 @@ impl RedisServer {
     async fn start_again(&self) -> Result<(), BenchError> {
         let end = Instant::now() + START_DEADLINE;
         loop {
-            match launch(&self.program, &self.options, self.directory.path(), self.port).await {
+            match launch(&self.program, &self.options, self.directory.path(), self.ports).await {
                 Ok(process) => {
                     *self.process() = process;
                     return Ok(());
@@ -360,7 +400,7 @@ fn installed_program(options: &RedisOptions) -> Result<PathBuf, BenchError> {
 }
 
 /// Starts the program once, on this port, and waits until it answers.
-async fn launch(program: &Path, options: &RedisOptions, directory: &Path, port: u16) -> Result<Process, BenchError> {
+async fn launch(program: &Path, options: &RedisOptions, directory: &Path, ports: Ports) -> Result<Process, BenchError> {
     let data = data_in(directory);
     fs::create_dir_all(&data).map_err(BenchError::io("make the server's data directory"))?;
     let logged_before = log_in(directory).len();
@@ -374,7 +414,7 @@ async fn launch(program: &Path, options: &RedisOptions, directory: &Path, port: 
     let process = Process::spawn(program, |command| {
         command
             .arg("--port")
-            .arg(port.to_string())
+            .arg(ports.plain.to_string())
             .arg("--bind")
             .args(["127.0.0.1", "-::1"]);
         command
@@ -385,6 +425,18 @@ async fn launch(program: &Path, options: &RedisOptions, directory: &Path, port: 
         command.args(["--save", "", "--appendonly", "no"]);
         // A replica is served at once instead of after the five seconds in which others might join it.
         command.args(["--repl-diskless-sync-delay", "0"]);
+        if let Some(port) = ports.tls {
+            command
+                .arg("--tls-port")
+                .arg(port.to_string())
+                .args(["--tls-auth-clients", "no"]);
+            command.arg("--tls-cert-file").arg(certificate_in(directory));
+            command
+                .arg("--tls-key-file")
+                .arg(directory.join(KEY))
+                .arg("--tls-ca-cert-file")
+                .arg(certificate_in(directory));
+        }
         if let Some(password) = &options.password {
             command.args(["--requirepass", password]);
         }
@@ -431,12 +483,58 @@ fn port_was_taken(error: &BenchError) -> bool {
     matches!(error, BenchError::DidNotStart { log, .. } if log.contains("Address already in use"))
 }
 
+/// Makes a key and a certificate that has signed itself and is its own trust anchor.
+fn make_certificate(directory: &Path) -> Result<(), BenchError> {
+    let openssl = find_program("openssl").ok_or(BenchError::NotInstalled {
+        program: "openssl".into(),
+        package: "openssl",
+    })?;
+    let made = Command::new(openssl)
+        .args([
+            "req",
+            "-x509",
+            "-newkey",
+            "ec",
+            "-pkeyopt",
+            "ec_paramgen_curve:prime256v1",
+            "-nodes",
+            "-days",
+            "2",
+        ])
+        .args([
+            "-subj",
+            "/CN=localhost",
+            "-addext",
+            "subjectAltName=DNS:localhost,IP:127.0.0.1",
+        ])
+        // Rust's TLS refuses a server whose certificate is an authority's.
+        .args(["-addext", "basicConstraints=critical,CA:FALSE"])
+        .arg("-keyout")
+        .arg(directory.join(KEY))
+        .arg("-out")
+        .arg(certificate_in(directory))
+        .output()
+        .map_err(BenchError::io("run openssl"))?;
+    match made.status.success() {
+        true => Ok(()),
+        false => Err(BenchError::DidNotStart {
+            program: "openssl".into(),
+            why: made.status.to_string(),
+            log: String::from_utf8_lossy(&made.stderr).into_owned(),
+        }),
+    }
+}
+
 fn probe_in(directory: &Path, options: &RedisOptions) -> Probe {
     let probe = Probe::new(socket_in(directory));
     match &options.password {
         Some(password) => probe.user("default", password),
         None => probe,
     }
+}
+
+fn certificate_in(directory: &Path) -> PathBuf {
+    directory.join("certificate.pem")
 }
 
 fn socket_in(directory: &Path) -> PathBuf {

@@ -172,6 +172,38 @@ async fn passwords_users_and_replicas_can_be_set_up() -> Outcome {
 }
 
 #[tokio::test]
+async fn a_server_with_tls_speaks_it_on_a_second_port() -> Outcome {
+    let server = RedisServer::start(RedisOptions::new().tls().password("secret")).await?;
+    assert!(
+        server.tls_url().starts_with("rediss://:secret@127.0.0.1:"),
+        "{}",
+        server.tls_url()
+    );
+    let port: u16 = server.tls_url().rsplit(':').next().unwrap().parse()?;
+    assert_ne!(port, server.port());
+
+    let handshake = std::process::Command::new("openssl")
+        .args([
+            "s_client",
+            "-connect",
+            &format!("127.0.0.1:{port}"),
+            "-verify_return_error",
+            "-verify_ip",
+            "127.0.0.1",
+        ])
+        .arg("-CAfile")
+        .arg(server.certificate())
+        .stdin(std::process::Stdio::null())
+        .output()?;
+    assert!(
+        handshake.status.success(),
+        "{}",
+        String::from_utf8_lossy(&handshake.stderr)
+    );
+    Ok(())
+}
+
+#[tokio::test]
 async fn a_missing_program_says_how_to_get_it() {
     let error = RedisServer::start(RedisOptions::new().program("no-such-server"))
         .await

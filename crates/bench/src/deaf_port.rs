@@ -1,0 +1,90 @@
+//! A port on which a connection is neither made nor refused, as on a machine that is switched off.
+//!
+//! The queue of a listener that never accepts is filled, after which the kernel drops further requests to connect. A
+//! client notices this by its own deadline only.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::time::Duration;
+
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
+
+use crate::BenchError;
+use crate::ports::free_port;
+
+/// How long a connection on loopback may take before the queue counts as full.
+const PATIENCE: Duration = Duration::from_millis(100);
+
+/// More connections than a queue of one ever takes.
+const FILLERS_MAX: usize = 16;
+
+/// Such a port. Dropping it closes it, so that connecting is refused from then on.
+#[derive(Debug)]
+pub struct DeafPort {
+    address: SocketAddr,
+    // Both only have to live.
+    _listener: TcpListener,
+    _fillers: Vec<TcpStream>,
+}
+
+impl DeafPort {
+    /// Takes a port and fills its queue.
+    ///
+    /// # Errors
+    /// [`BenchError::Io`] if the system gives no port or keeps on connecting.
+    ///
+    /// # Cancel safety
+    /// Dropping the future closes the port.
+    pub async fn open() -> Result<Self, BenchError> {
+        let address = (Ipv4Addr::LOCALHOST, free_port()).into();
+        let listener = listen(address).map_err(BenchError::io("open a deaf port"))?;
+        let mut fillers = Vec::new();
+        while fillers.len() < FILLERS_MAX {
+            match tokio::time::timeout(PATIENCE, TcpStream::connect(address)).await {
+                Ok(connected) => fillers.push(connected.map_err(BenchError::io("fill the queue of a deaf port"))?),
+                Err(_) => {
+                    return Ok(Self {
+                        address,
+                        _listener: listener,
+                        _fillers: fillers,
+                    });
+                }
+            }
+        }
+        Err(BenchError::io("fill the queue of a deaf port")(std::io::Error::other(
+            "it takes every connection",
+        )))
+    }
+
+    /// Where clients try to connect in vain.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+}
+
+fn listen(address: SocketAddr) -> std::io::Result<TcpListener> {
+    let socket = TcpSocket::new_v4()?;
+    socket.bind(address)?;
+    socket.listen(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn connecting_hangs_until_the_port_is_closed_and_is_refused_then() {
+        let deaf = DeafPort::open().await.unwrap();
+        let address = deaf.address();
+        assert!(
+            tokio::time::timeout(PATIENCE, TcpStream::connect(address))
+                .await
+                .is_err()
+        );
+        drop(deaf);
+        let refused = tokio::time::timeout(PATIENCE, TcpStream::connect(address))
+            .await
+            .unwrap();
+        assert_eq!(refused.unwrap_err().kind(), std::io::ErrorKind::ConnectionRefused);
+    }
+}
