@@ -1,2 +1,53 @@
-//! Project tasks.
-fn main() {}
+//! The project's tasks: `cargo xtask <verb>`. One file per verb; this one only chooses.
+
+#![expect(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "a task talks to whoever runs it"
+)]
+
+mod fix;
+mod packages;
+mod run;
+mod servers;
+mod test;
+mod tidy;
+mod verify;
+
+use std::process::ExitCode;
+
+use anyhow::{Result, bail};
+
+const USAGE: &str = "\
+usage: cargo xtask <verb>
+
+  verify                       everything that reads and nothing that writes: format, lints, docs, tidy, each feature alone
+  fix                          lets rustfmt and clippy write what they can
+  tidy                         the rules of this code base that no general tool knows
+  test [--install] [FILTER…]   all tests, against real servers; --install brings missing servers through apt";
+
+fn main() -> ExitCode {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    match choose(&words) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn choose(words: &[&str]) -> Result<()> {
+    match words {
+        ["verify"] => verify::run(),
+        ["fix"] => fix::run(),
+        ["tidy"] => tidy::run(),
+        ["test", rest @ ..] => test::run(rest),
+        [] | ["help" | "--help" | "-h"] => {
+            println!("{USAGE}");
+            Ok(())
+        }
+        _ => bail!("no such task: {}\n{USAGE}", words.join(" ")),
+    }
+}
