@@ -1,7 +1,9 @@
 //! The servers and the probe, against what they promise to the tests that stand on them.
 
 use std::error::Error;
-use std::path::Path;
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use redlock_bench::{BenchError, Probe, RedisOptions, RedisServer, Reply, Servers, eventually};
@@ -136,6 +138,48 @@ async fn a_killed_server_is_gone_even_if_it_was_frozen() -> Outcome {
     Ok(())
 }
 
+/// Runs itself a second time as the process that is killed; that one is told so by the environment.
+#[tokio::test]
+async fn a_server_dies_with_the_process_that_started_it() -> Outcome {
+    const VICTIM: &str = "REDLOCK_BENCH_VICTIM";
+    if std::env::var_os(VICTIM).is_some() {
+        let server = RedisServer::start(RedisOptions::new()).await?;
+        writeln!(std::io::stdout(), "server {}", server.pid())?;
+        return std::future::pending().await;
+    }
+
+    // It cannot clean up after itself.
+    let leavings = tempfile::tempdir()?;
+    let mut victim = Command::new(std::env::current_exe()?)
+        .args([
+            "--exact",
+            "a_server_dies_with_the_process_that_started_it",
+            "--nocapture",
+        ])
+        .env(VICTIM, "yes")
+        .env("TMPDIR", leavings.path())
+        .stdout(Stdio::piped())
+        .spawn()?;
+    let said = BufReader::new(victim.stdout.take().ok_or("no output")?)
+        .lines()
+        .map_while(Result::ok);
+    let pid = said
+        .filter_map(|line| Some(line.split_once("server ")?.1.to_owned()))
+        .next()
+        .ok_or("no server")?;
+    let process = PathBuf::from(format!("/proc/{pid}"));
+    assert!(process.exists());
+
+    victim.kill()?;
+    victim.wait()?;
+    let running = || std::fs::read_to_string(process.join("stat")).is_ok_and(|stat| !stat.contains(") Z "));
+    eventually(Duration::from_secs(2), async || {
+        if running() { Err("still running") } else { Ok(()) }
+    })
+    .await?;
+    Ok(())
+}
+
 #[tokio::test]
 async fn passwords_users_and_replicas_can_be_set_up() -> Outcome {
     let primary = RedisServer::start(
@@ -182,7 +226,7 @@ async fn a_server_with_tls_speaks_it_on_a_second_port() -> Outcome {
     let port: u16 = server.tls_url().rsplit(':').next().unwrap().parse()?;
     assert_ne!(port, server.port());
 
-    let handshake = std::process::Command::new("openssl")
+    let handshake = Command::new("openssl")
         .args([
             "s_client",
             "-connect",
@@ -193,7 +237,7 @@ async fn a_server_with_tls_speaks_it_on_a_second_port() -> Outcome {
         ])
         .arg("-CAfile")
         .arg(server.certificate())
-        .stdin(std::process::Stdio::null())
+        .stdin(Stdio::null())
         .output()?;
     assert!(
         handshake.status.success(),
