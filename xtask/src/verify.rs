@@ -10,39 +10,43 @@ pub(crate) fn run() -> Result<()> {
     let mut docs = cargo("doc --workspace --all-features --no-deps");
     docs.env("RUSTDOCFLAGS", "-D warnings");
 
-    let steps = [
-        ("format", run::run(&mut cargo("fmt --all --check"))),
-        ("tidy", tidy::run()),
-        (
-            "lints",
-            run::run(&mut cargo(
-                "clippy --workspace --all-targets --all-features -- -D warnings",
-            )),
-        ),
-        ("docs", run::run(&mut docs)),
-        ("each feature alone", each_feature_alone()),
+    let mut outcomes = vec![
+        run::run(&mut cargo("fmt --all --check")),
+        tidy::run(),
+        run::run(&mut cargo(
+            "clippy --workspace --all-targets --all-features -- -D warnings",
+        )),
+        run::run(&mut docs),
     ];
-    let failures = steps
+    for selection in alone()? {
+        outcomes.push(run::run(&mut cargo(&format!(
+            "clippy --quiet {selection} -- -D warnings"
+        ))));
+    }
+
+    let failures = outcomes
         .into_iter()
-        .filter_map(|(name, outcome)| Some(format!("{name}: {:#}", outcome.err()?)));
+        .filter_map(|outcome| Some(format!("\n{:#}", outcome.err()?)));
     let failures: Vec<String> = failures.collect();
-    ensure!(failures.is_empty(), "verify found:\n{}", failures.join("\n"));
+    ensure!(failures.is_empty(), "verify found:{}", failures.concat());
     println!("verified");
     Ok(())
 }
 
-/// A feature must not lean on another one, nor on what only the tests' dependencies switch on: so each library is checked
-/// by itself, and then again with its tests. Clippy, since its results for the dependencies are there already.
-fn each_feature_alone() -> Result<()> {
+/// Each package with no feature and with each of its features alone: a feature must not lean on another one.
+///
+/// A library is checked twice, by itself and then with its tests, because what the tests depend on switches on features
+/// of shared dependencies that the library may have forgotten to ask for. Clippy checks, as it did for the whole
+/// workspace, so that most of what it needs is there already.
+fn alone() -> Result<Vec<String>> {
+    let mut selections = Vec::new();
     for package in packages()? {
         for selection in package.alone() {
             if package.has_library {
-                run::run(&mut cargo(&format!("clippy --quiet {selection} --lib -- -D warnings")))?;
+                selections.push(format!("{selection} --lib"));
             }
-            run::run(&mut cargo(&format!(
-                "clippy --quiet {selection} --all-targets -- -D warnings"
-            )))?;
+            selections.push(format!("{selection} --all-targets"));
         }
     }
-    Ok(())
+    Ok(selections)
 }
