@@ -1,0 +1,378 @@
+//! The reference implementation of a node: a map behind a mutex, with a clock of its own.
+//!
+//! Short enough to be checked by reading, so that others can be checked against it. Behaves as Redis does where the
+//! contract leaves room: leases follow the node's calendar, so setting it forward ends them early and setting it back
+//! makes them outlive their ttl.
+
+use async_trait::async_trait;
+use redlock_core::{
+    Acquisition, Clock, Extension, Fingerprint, Health, Held, Holder, Inspection, KeyPrefix, LockNode, Moment,
+    NodeError, Ownership, Raising, Releasing, Remaining, Resource, Resources, SystemClock, Ttl,
+};
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// How long a counter is kept after it was last raised; what it stood at lives on in the node's base.
+const COUNTER_LIFETIME: Duration = Duration::from_secs(30 * 24 * 60 * 60);
+
+/// Entries below which sweeping out what has expired is not worth the time.
+const SWEEP_FROM: usize = 1_024;
+
+/// A node in this process's memory.
+#[derive(Debug)]
+pub struct MemoryNode {
+    name: String,
+    clock: MemoryClock,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    locks: HashMap<String, Lock>,
+    counters: HashMap<String, Counter>,
+    /// At least as great as any counter that was ever dropped.
+    base: u64,
+    sweep_at: usize,
+}
+
+#[derive(Debug)]
+struct Lock {
+    owner: String,
+    expires_at: Duration,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Counter {
+    value: u64,
+    raised_at: Duration,
+}
+
+impl MemoryNode {
+    /// An empty node whose calendar starts at 1970 and runs with the system's clock.
+    #[must_use]
+    pub fn new(name: impl Into<String>) -> Self {
+        Self::with_clock(name, Arc::new(SystemClock))
+    }
+
+    /// An empty node whose calendar runs with `clock`.
+    #[must_use]
+    pub fn with_clock(name: impl Into<String>, clock: Arc<dyn Clock>) -> Self {
+        Self {
+            name: name.into(),
+            clock: MemoryClock::new(clock),
+            state: Mutex::default(),
+        }
+    }
+
+    /// The node's own clock, to be set, skewed or stopped.
+    #[must_use]
+    pub fn clock(&self) -> &MemoryClock {
+        &self.clock
+    }
+
+    /// Loses everything, as a server without persistence does when it restarts.
+    pub fn forget(&self) {
+        *self.state() = State::default();
+    }
+
+    /// The owner and remaining time of each lock that is held now, by key, sorted.
+    #[must_use]
+    pub fn locks(&self) -> Vec<(String, String, Duration)> {
+        let now = self.clock.now();
+        let state = self.state();
+        let mut locks: Vec<_> = state
+            .locks
+            .iter()
+            .filter(|(_, lock)| now < lock.expires_at)
+            .map(|(key, lock)| (key.clone(), lock.owner.clone(), lock.expires_at.saturating_sub(now)))
+            .collect();
+        locks.sort_unstable();
+        locks
+    }
+
+    /// Sets a counter as if it had been raised to `value` before, for tests of counters that have drifted apart.
+    pub fn set_counter(&self, prefix: &KeyPrefix, resource: &Resource, value: u64) {
+        let raised_at = self.clock.now();
+        self.state()
+            .counters
+            .insert(key(prefix, resource), Counter { value, raised_at });
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn key(prefix: &KeyPrefix, resource: &Resource) -> String {
+    format!("{}{}", prefix.as_str(), resource.name())
+}
+
+fn keys(ownership: &Ownership) -> impl Iterator<Item = String> {
+    ownership
+        .resources()
+        .iter()
+        .map(|resource| key(ownership.prefix(), resource))
+}
+
+/// Whether the owner holds all of an ownership's resources, and if not, why not.
+enum Hold {
+    All,
+    SomeGone,
+    SomeOthers,
+}
+
+impl State {
+    fn lock(&self, key: &str, now: Duration) -> Option<&Lock> {
+        self.locks.get(key).filter(|lock| now < lock.expires_at)
+    }
+
+    fn hold(&self, ownership: &Ownership, now: Duration) -> Hold {
+        let owner = ownership.owner().expose();
+        let mut hold = Hold::All;
+        for key in keys(ownership) {
+            match self.lock(&key, now) {
+                Some(lock) if lock.owner == owner => {}
+                Some(_) => return Hold::SomeOthers,
+                None => hold = Hold::SomeGone,
+            }
+        }
+        hold
+    }
+
+    fn held(&self, key: &str, resource: &Resource, now: Duration) -> Option<Held> {
+        self.lock(key, now).map(|lock| Held {
+            resource: resource.clone(),
+            holder: Holder::Owner(Fingerprint::of(&lock.owner)),
+            remaining: Remaining::For(lock.expires_at.saturating_sub(now)),
+        })
+    }
+
+    fn counter(&self, key: &str) -> u64 {
+        self.counters.get(key).map_or(self.base, |counter| counter.value)
+    }
+
+    /// Drops what has expired, once in a while: each time the maps have doubled.
+    fn sweep(&mut self, now: Duration) {
+        let entries = self.locks.len() + self.counters.len();
+        if entries < self.sweep_at.max(SWEEP_FROM) {
+            return;
+        }
+        self.locks.retain(|_, lock| now < lock.expires_at);
+        let base = &mut self.base;
+        self.counters.retain(|_, counter| {
+            let lives = now < counter.raised_at.saturating_add(COUNTER_LIFETIME);
+            if !lives {
+                *base = counter.value.max(*base);
+            }
+            lives
+        });
+        self.sweep_at = 2 * (self.locks.len() + self.counters.len());
+    }
+}
+
+#[async_trait]
+impl LockNode for MemoryNode {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    async fn acquire(&self, ownership: &Ownership, ttl: Ttl, floor: u64) -> Result<Acquisition, NodeError> {
+        let now = self.clock.now();
+        let mut state = self.state();
+        for resource in ownership.resources() {
+            if let Some(held) = state.held(&key(ownership.prefix(), resource), resource, now) {
+                return Ok(Acquisition::Held(held));
+            }
+        }
+        state.sweep(now);
+        let greatest = keys(ownership).map(|key| state.counter(&key)).max().unwrap_or(0);
+        let counter = greatest.max(floor).saturating_add(1);
+        for key in keys(ownership) {
+            let owner = ownership.owner().expose().to_owned();
+            let expires_at = now.saturating_add(ttl.as_duration());
+            state.counters.insert(
+                key.clone(),
+                Counter {
+                    value: counter,
+                    raised_at: now,
+                },
+            );
+            state.locks.insert(key, Lock { owner, expires_at });
+        }
+        Ok(Acquisition::Granted { counter })
+    }
+
+    async fn raise(&self, ownership: &Ownership, to: u64) -> Result<Raising, NodeError> {
+        let now = self.clock.now();
+        let mut state = self.state();
+        if !matches!(state.hold(ownership, now), Hold::All) {
+            return Ok(Raising::NotOwner);
+        }
+        let mut greatest = to;
+        for key in keys(ownership) {
+            let value = state.counter(&key).max(to);
+            greatest = greatest.max(value);
+            state.counters.insert(key, Counter { value, raised_at: now });
+        }
+        Ok(Raising::At(greatest))
+    }
+
+    async fn extend(&self, ownership: &Ownership, ttl: Ttl) -> Result<Extension, NodeError> {
+        let now = self.clock.now();
+        let mut state = self.state();
+        match state.hold(ownership, now) {
+            Hold::SomeGone => return Ok(Extension::Gone),
+            Hold::SomeOthers => return Ok(Extension::NotOwner),
+            Hold::All => {}
+        }
+        for key in keys(ownership) {
+            if let Some(lock) = state.locks.get_mut(&key) {
+                lock.expires_at = now.saturating_add(ttl.as_duration());
+            }
+        }
+        Ok(Extension::Extended)
+    }
+
+    async fn release(&self, ownership: &Ownership) -> Result<Releasing, NodeError> {
+        let now = self.clock.now();
+        let mut state = self.state();
+        let hold = state.hold(ownership, now);
+        for key in keys(ownership) {
+            if state
+                .lock(&key, now)
+                .is_some_and(|lock| lock.owner == ownership.owner().expose())
+            {
+                state.locks.remove(&key);
+            }
+        }
+        Ok(match hold {
+            Hold::All => Releasing::Released,
+            Hold::SomeGone => Releasing::Gone,
+            Hold::SomeOthers => Releasing::NotOwner,
+        })
+    }
+
+    async fn inspect(&self, prefix: &KeyPrefix, resources: &Resources) -> Result<Vec<Inspection>, NodeError> {
+        let now = self.clock.now();
+        let state = self.state();
+        let inspect = |resource: &Resource| {
+            let key = key(prefix, resource);
+            Inspection {
+                resource: resource.clone(),
+                held: state.held(&key, resource, now),
+                counter: state.counters.get(&key).map(|counter| counter.value),
+            }
+        };
+        Ok(resources.iter().map(inspect).collect())
+    }
+
+    async fn health(&self) -> Result<Health, NodeError> {
+        let mut health = Health::default();
+        health.primary = Some(true);
+        health.replicas = Some(0);
+        health.version = Some(env!("CARGO_PKG_VERSION").to_owned());
+        health.persistence = Some("none".to_owned());
+        health.eviction_policy = Some("none".to_owned());
+        health.unix_time = Some(self.clock.now());
+        Ok(health)
+    }
+
+    fn unix_time(&self) -> Option<Duration> {
+        Some(self.clock.now())
+    }
+}
+
+/// A node's calendar: follows another clock, at a rate of its own, until it is set or stopped.
+#[derive(Debug)]
+pub struct MemoryClock {
+    source: Arc<dyn Clock>,
+    reading: Mutex<Reading>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Reading {
+    /// What the calendar showed when the source showed `at`.
+    shown: Duration,
+    at: Moment,
+    rate: f64,
+    stopped: bool,
+}
+
+impl MemoryClock {
+    fn new(source: Arc<dyn Clock>) -> Self {
+        let at = source.now();
+        Self {
+            source,
+            reading: Mutex::new(Reading {
+                shown: Duration::ZERO,
+                at,
+                rate: 1.0,
+                stopped: false,
+            }),
+        }
+    }
+
+    /// What the calendar shows: the time since 1970.
+    #[must_use]
+    pub fn now(&self) -> Duration {
+        self.reading().shown_at(self.source.now())
+    }
+
+    /// Sets the calendar, forward or back.
+    pub fn set(&self, unix_time: Duration) {
+        self.change(|reading| reading.shown = unix_time);
+    }
+
+    /// Sets the calendar forward.
+    pub fn advance(&self, by: Duration) {
+        self.change(|reading| reading.shown = reading.shown.saturating_add(by));
+    }
+
+    /// Lets the calendar run faster (above one) or slower than its source.
+    ///
+    /// # Panics
+    /// If the rate is negative or not finite.
+    pub fn set_rate(&self, rate: f64) {
+        assert!(
+            rate.is_finite() && 0.0 <= rate,
+            "a clock runs at a finite rate that is not negative"
+        );
+        self.change(|reading| reading.rate = rate);
+    }
+
+    /// Stops the calendar.
+    pub fn freeze(&self) {
+        self.change(|reading| reading.stopped = true);
+    }
+
+    /// Lets it run on.
+    pub fn thaw(&self) {
+        self.change(|reading| reading.stopped = false);
+    }
+
+    fn change(&self, change: impl FnOnce(&mut Reading)) {
+        let at = self.source.now();
+        let mut reading = self.reading();
+        *reading = Reading {
+            shown: reading.shown_at(at),
+            at,
+            ..*reading
+        };
+        change(&mut reading);
+    }
+
+    fn reading(&self) -> MutexGuard<'_, Reading> {
+        self.reading.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Reading {
+    fn shown_at(&self, source: Moment) -> Duration {
+        if self.stopped {
+            self.shown
+        } else {
+            self.shown.saturating_add(source.since(self.at).mul_f64(self.rate))
+        }
+    }
+}

@@ -1,0 +1,278 @@
+//! A Redis primary as a node.
+//!
+//! Each call is one script, run by its digest; a server that has forgotten the script is sent its text, at the price of
+//! one more round trip. All calls of one node travel in order on one multiplexed connection (see `link`), which is made
+//! anew when it breaks. The lock key is a plain string written with `NX PX`, as every other Redlock client writes it;
+//! the names of the other keys stand in `keys`.
+//!
+//! Works with Redis 6.2 or later, and with Valkey.
+
+mod keys;
+mod link;
+mod reply;
+mod scripts;
+mod trouble;
+
+use self::keys::Keys;
+use self::link::{Fleet, Link};
+use self::scripts::{ACQUIRE, EXTEND, RAISE, RELEASE, Script};
+use ::redis::{Cmd, Value};
+use async_trait::async_trait;
+use redlock_core::{
+    Acquisition, Extension, Health, Inspection, KeyPrefix, LockNode, NodeError, Ownership, Raising, Refusal, Releasing,
+    Resources, Ttl,
+};
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// A Redis primary.
+///
+/// ```no_run
+/// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+/// use redlock_backends::RedisNode;
+/// use redlock_core::Redlock;
+///
+/// let nodes = RedisNode::connect_all([
+///     "redis://10.0.0.1", "redis://10.0.0.2", "rediss://locker:secret@10.0.0.3/0", "redis://10.0.0.4", "unix:///run/redis.sock",
+/// ])
+/// .await?;
+/// let redlock = Redlock::builder().nodes(nodes).build()?;
+/// # Ok(())
+/// # }
+/// ```
+pub struct RedisNode {
+    link: Arc<Link>,
+}
+
+impl RedisNode {
+    /// Checks a URL (`redis://`, `rediss://`, `unix://`, with user, password and database) without connecting: the first
+    /// call does that, within its caller's deadline.
+    ///
+    /// # Errors
+    /// [`UrlError`] if it is not such a URL.
+    pub fn open(url: &str) -> Result<Self, UrlError> {
+        Self::open_in(url, &Arc::new(Fleet::default()))
+    }
+
+    fn open_in(url: &str, fleet: &Arc<Fleet>) -> Result<Self, UrlError> {
+        Ok(Self {
+            link: Link::open(url, Arc::clone(fleet))?,
+        })
+    }
+
+    /// Opens a node and connects.
+    ///
+    /// # Errors
+    /// [`ConnectError`] if the URL is none, the server cannot be reached, refuses, or is a replica.
+    ///
+    /// # Cancel safety
+    /// Dropping the future leaves nothing behind.
+    pub async fn connect(url: &str) -> Result<Self, ConnectError> {
+        let node = Self::open(url)?;
+        match node.link.connection().await {
+            Ok(_) => Ok(node),
+            Err(source) => Err(ConnectError::Node {
+                node: node.name().to_owned(),
+                source,
+            }),
+        }
+    }
+
+    /// Opens the nodes of one quorum and connects to all of them at once, ready for
+    /// [`RedlockBuilder::nodes`](redlock_core::RedlockBuilder::nodes).
+    ///
+    /// Nodes that cannot be reached at present are kept: they are connected to when they come up, and checked then. From
+    /// now on each of these nodes refuses to vote while it leads to the same server as another of them.
+    ///
+    /// # Errors
+    /// [`ConnectError`] if a URL is none, or a server that can be reached refuses, is a replica, or is named twice: what
+    /// somebody has to change.
+    ///
+    /// # Cancel safety
+    /// Dropping the future leaves nothing behind.
+    pub async fn connect_all<'a>(
+        urls: impl IntoIterator<Item = &'a str>,
+    ) -> Result<Vec<Arc<dyn LockNode>>, ConnectError> {
+        let nodes = Self::open_fleet(urls)?;
+        for node in &nodes {
+            node.link.begin_connecting();
+        }
+        for node in &nodes {
+            match node.link.connection().await {
+                Err(source @ NodeError::Refused { .. }) => {
+                    return Err(ConnectError::Node {
+                        node: node.name().to_owned(),
+                        source,
+                    });
+                }
+                Ok(_) | Err(_) => {}
+            }
+        }
+        Ok(nodes
+            .into_iter()
+            .map(|node| Arc::new(node) as Arc<dyn LockNode>)
+            .collect())
+    }
+
+    /// Opens the nodes of one quorum without connecting: the first calls do that.
+    ///
+    /// As with [`RedisNode::connect_all`], each of them refuses to vote while it leads to the same server as another.
+    ///
+    /// # Errors
+    /// [`UrlError`] for the first URL that is none.
+    pub fn open_all<'a>(urls: impl IntoIterator<Item = &'a str>) -> Result<Vec<Arc<dyn LockNode>>, UrlError> {
+        let nodes = Self::open_fleet(urls)?;
+        Ok(nodes
+            .into_iter()
+            .map(|node| Arc::new(node) as Arc<dyn LockNode>)
+            .collect())
+    }
+
+    fn open_fleet<'a>(urls: impl IntoIterator<Item = &'a str>) -> Result<Vec<Self>, UrlError> {
+        let fleet = Arc::new(Fleet::default());
+        urls.into_iter().map(|url| Self::open_in(url, &fleet)).collect()
+    }
+
+    async fn run(&self, script: &Script, keys: &[String], arguments: &[&[u8]]) -> Result<Value, NodeError> {
+        match self.link.send(&script.by_digest(keys, arguments)).await {
+            Err(trouble) if trouble::script_is_unknown(&trouble) => {
+                // The text teaches the server the script again, so this costs one more round trip per flush.
+                Ok(self.link.send(&script.by_text(keys, arguments)).await?)
+            }
+            answer => Ok(answer?),
+        }
+    }
+
+    async fn ask(&self, command: &Cmd) -> Result<Value, NodeError> {
+        Ok(self.link.send(command).await?)
+    }
+}
+
+#[async_trait]
+impl LockNode for RedisNode {
+    fn name(&self) -> &str {
+        self.link.name()
+    }
+
+    async fn acquire(&self, ownership: &Ownership, ttl: Ttl, floor: u64) -> Result<Acquisition, NodeError> {
+        let keys = Keys::with_counters(ownership);
+        let (ttl, floor) = (ttl.as_millis().to_string(), floor.to_string());
+        let arguments = [ownership.owner().expose().as_bytes(), ttl.as_bytes(), floor.as_bytes()];
+        let answer = self.run(&ACQUIRE, &keys, &arguments).await?;
+        reply::acquisition(&answer, ownership.resources())
+    }
+
+    async fn raise(&self, ownership: &Ownership, to: u64) -> Result<Raising, NodeError> {
+        let keys = Keys::with_counters(ownership);
+        let to = to.to_string();
+        let answer = self
+            .run(&RAISE, &keys, &[ownership.owner().expose().as_bytes(), to.as_bytes()])
+            .await?;
+        reply::raising(&answer)
+    }
+
+    async fn extend(&self, ownership: &Ownership, ttl: Ttl) -> Result<Extension, NodeError> {
+        let keys = Keys::locks(ownership);
+        let ttl = ttl.as_millis().to_string();
+        let answer = self
+            .run(&EXTEND, &keys, &[ownership.owner().expose().as_bytes(), ttl.as_bytes()])
+            .await?;
+        reply::extension(&answer)
+    }
+
+    async fn release(&self, ownership: &Ownership) -> Result<Releasing, NodeError> {
+        let keys = Keys::locks(ownership);
+        let answer = self
+            .run(&RELEASE, &keys, &[ownership.owner().expose().as_bytes()])
+            .await?;
+        reply::releasing(&answer)
+    }
+
+    async fn inspect(&self, prefix: &KeyPrefix, resources: &Resources) -> Result<Vec<Inspection>, NodeError> {
+        let mut inspections = Vec::with_capacity(resources.len());
+        for resource in resources {
+            let lock = keys::lock(prefix, resource);
+            let remaining = self.ask(::redis::cmd("PTTL").arg(&lock)).await?;
+            let kind = self.ask(::redis::cmd("TYPE").arg(&lock)).await?;
+            let holder = match reply::text(&kind).as_deref() {
+                Some("string") => self.ask(::redis::cmd("GET").arg(&lock)).await?,
+                _ => Value::Nil,
+            };
+            let counter = self
+                .ask(::redis::cmd("GET").arg(keys::counter(prefix, resource)))
+                .await?;
+            inspections.push(reply::inspection(resource, &remaining, &kind, &holder, &counter));
+        }
+        Ok(inspections)
+    }
+
+    async fn health(&self) -> Result<Health, NodeError> {
+        let mut health = Health::default();
+        match self.ask(::redis::cmd("INFO").arg("default")).await {
+            Ok(info) => reply::read_info(&mut health, &reply::text(&info).unwrap_or_default()),
+            Err(NodeError::Refused {
+                reason: Refusal::Permission,
+                source,
+            }) => {
+                health
+                    .unread
+                    .push(format!("identity, role, version and persistence: {source}"));
+            }
+            Err(error) => return Err(error),
+        }
+        match self.ask(&::redis::cmd("TIME")).await {
+            Ok(time) => health.unix_time = reply::time(&time),
+            Err(error) => health.unread.push(format!("clock: {error}")),
+        }
+        Ok(health)
+    }
+
+    fn identity(&self) -> Option<String> {
+        self.link.identity()
+    }
+
+    fn unix_time(&self) -> Option<Duration> {
+        self.link.unix_time()
+    }
+}
+
+impl fmt::Debug for RedisNode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RedisNode")
+            .field("name", &self.name())
+            .finish_non_exhaustive()
+    }
+}
+
+/// Why a URL cannot lead to a node. Does not show the URL, which may hold a password.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum UrlError {
+    /// Not a Redis URL.
+    #[error(
+        "not a Redis URL; write redis://[user:password@]host[:port][/database], rediss:// for TLS, or \
+         unix:///path/to/socket"
+    )]
+    Malformed,
+    /// TLS is asked for, and this program was built without it.
+    #[error("rediss:// needs TLS; build redlock-backends with its feature \"tls\"")]
+    NoTls,
+}
+
+/// Why nodes cannot be connected to.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConnectError {
+    /// A URL is none.
+    #[error("a node's URL cannot be used")]
+    Url(#[from] UrlError),
+    /// A node cannot be reached, or refuses.
+    #[error("node {node}")]
+    Node {
+        /// The node's name.
+        node: String,
+        /// What is wrong with it.
+        source: NodeError,
+    },
+}

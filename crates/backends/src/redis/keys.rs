@@ -1,0 +1,170 @@
+//! The names of keys.
+//!
+//! The lock key of a resource is the prefix followed by its name, since that is what other clients write. Everything
+//! else that belongs to the resource must lie in the same hash slot, begin with the same prefix (so that one key pattern
+//! grants access to all of it), and never be the lock key of any resource. The first is done with a hash tag, the last
+//! because no resource's name begins with `~`:
+//!
+//! ```text
+//!  resource a       lock:a        ~ counter  lock:~fence:{lock:a}
+//!  resource a{b}c   lock:a{b}c    ~ counter  lock:~fence:{b}:lock:a{b}c      (the slot of lock:a{b}c is that of b)
+//!  resource a}b     lock:a}b      ~ counter  lock:~fence:{…}:lock:a}b        (no tag can hold a brace: a number in the
+//!                                                                             same slot stands in)
+//! ```
+
+use redlock_core::{KeyPrefix, Ownership, Resource};
+
+pub(super) struct Keys;
+
+impl Keys {
+    /// The lock keys.
+    pub(super) fn locks(ownership: &Ownership) -> Vec<String> {
+        ownership
+            .resources()
+            .iter()
+            .map(|resource| lock(ownership.prefix(), resource))
+            .collect()
+    }
+
+    /// The lock keys, the counter keys in the same order, and the namespace record.
+    pub(super) fn with_counters(ownership: &Ownership) -> Vec<String> {
+        let mut keys = Vec::with_capacity(2 * ownership.resources().len() + 1);
+        keys.extend(
+            ownership
+                .resources()
+                .iter()
+                .map(|resource| lock(ownership.prefix(), resource)),
+        );
+        keys.extend(
+            ownership
+                .resources()
+                .iter()
+                .map(|resource| counter(ownership.prefix(), resource)),
+        );
+        keys.push(record(ownership.prefix()));
+        keys
+    }
+}
+
+pub(super) fn lock(prefix: &KeyPrefix, resource: &Resource) -> String {
+    [prefix.as_str(), resource.name()].concat()
+}
+
+pub(super) fn counter(prefix: &KeyPrefix, resource: &Resource) -> String {
+    beside("~fence:", prefix, resource)
+}
+
+/// The namespace record, one per prefix.
+fn record(prefix: &KeyPrefix) -> String {
+    [prefix.as_str(), "~namespace"].concat()
+}
+
+/// The name of a key of `kind` in the same slot as the resource's lock key.
+fn beside(kind: &str, prefix: &KeyPrefix, resource: &Resource) -> String {
+    let lock = lock(prefix, resource);
+    let prefix = prefix.as_str();
+    if !lock.contains(['{', '}']) {
+        return [prefix, kind, "{", &lock, "}"].concat();
+    }
+    match hash_tag(&lock) {
+        Some(tag) => [prefix, kind, "{", tag, "}:", &lock].concat(),
+        None => [
+            prefix,
+            kind,
+            "{",
+            &number_in_slot(slot(lock.as_bytes())).to_string(),
+            "}:",
+            &lock,
+        ]
+        .concat(),
+    }
+}
+
+/// The part of a key that decides its slot, if it is not the whole key: what stands between the first `{` and the first
+/// `}` after it, unless that is nothing (Redis Cluster specification, *hash tags*).
+fn hash_tag(key: &str) -> Option<&str> {
+    let (_, rest) = key.split_once('{')?;
+    let (tag, _) = rest.split_once('}')?;
+    (!tag.is_empty()).then_some(tag)
+}
+
+/// The slot of a text without hash tags: CRC16/XMODEM modulo 16384 (Redis Cluster specification, *key distribution*).
+fn slot(text: &[u8]) -> u16 {
+    let crc = text.iter().fold(0_u16, |crc, byte| {
+        (0..8).fold(crc ^ (u16::from(*byte) << 8), |crc, _| {
+            if crc & 0x8000 == 0 {
+                crc << 1
+            } else {
+                (crc << 1) ^ 0x1021
+            }
+        })
+    });
+    crc % 16_384
+}
+
+/// The least number whose decimal digits lie in `slot`; found among the first few hundred thousand for every slot.
+fn number_in_slot(slot_wanted: u16) -> u32 {
+    (0..)
+        .find(|number: &u32| slot(number.to_string().as_bytes()) == slot_wanted)
+        .unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::HashSet;
+
+    fn counter_of(name: &str) -> String {
+        counter(&KeyPrefix::default(), &Resource::new(name).unwrap())
+    }
+
+    fn slot_of(key: &str) -> u16 {
+        slot(hash_tag(key).unwrap_or(key).as_bytes())
+    }
+
+    #[test]
+    fn slots_are_those_of_the_specification() {
+        assert_eq!(slot(b"123456789"), 0x31C3);
+        assert_eq!(slot_of("foo{hash_tag}"), slot_of("hash_tag"));
+        assert_eq!(slot_of("foo{}{bar}"), slot(b"foo{}{bar}"));
+        assert_eq!(slot_of("foo{{bar}}zap"), slot(b"{bar"));
+    }
+
+    #[test]
+    fn a_plain_name_is_its_own_tag() {
+        assert_eq!(counter_of("a"), "lock:~fence:{lock:a}");
+        assert_eq!(counter_of("a{b}c"), "lock:~fence:{b}:lock:a{b}c");
+    }
+
+    #[test]
+    fn every_slot_has_a_number() {
+        let mut slots: HashSet<u16> = (0..16_384).collect();
+        let largest = (0_u32..).find(|number| {
+            slots.remove(&slot(number.to_string().as_bytes()));
+            slots.is_empty()
+        });
+        assert!(largest.unwrap() < 1_000_000);
+    }
+
+    proptest! {
+        /// The kind of fault behind B35 and B37: whatever bytes names contain, different resources have different keys,
+        /// all keys of one lie in one slot, and no counter is any resource's lock.
+        #[test]
+        fn names_never_meet(
+            first in "[a-c{}:~]{1,8}", second in "[a-c{}:~]{1,8}", prefix in "(lock:|\\{app\\}:|)"
+        ) {
+            prop_assume!(!first.starts_with('~') && !second.starts_with('~'));
+            let prefix = KeyPrefix::new(prefix).unwrap();
+            let (one, two) = (Resource::new(&first).unwrap(), Resource::new(&second).unwrap());
+            prop_assert_eq!(slot_of(&lock(&prefix, &one)), slot_of(&counter(&prefix, &one)));
+            prop_assert_ne!(counter(&prefix, &one), lock(&prefix, &two));
+            prop_assert_ne!(counter(&prefix, &one), record(&prefix));
+            prop_assert_ne!(lock(&prefix, &one), record(&prefix));
+            if first != second {
+                prop_assert_ne!(lock(&prefix, &one), lock(&prefix, &two));
+                prop_assert_ne!(counter(&prefix, &one), counter(&prefix, &two));
+            }
+        }
+    }
+}

@@ -1,0 +1,445 @@
+//! One connection to one server, made anew when it breaks.
+//!
+//! Every call goes through the same multiplexed connection, and its first poll queues the command there: commands travel
+//! in the order in which calls were first polled, so a release does not overtake the acquire it undoes. Connecting goes
+//! on in a task of its own, under a limit of its own, so that a caller's short deadline bounds how long *it* waits and
+//! does not cut off a handshake that takes longer. Whoever waits for a connection that then fails gets the failure;
+//! nothing piles up.
+
+use super::UrlError;
+use super::reply;
+use super::scripts;
+use super::trouble::{self, Trouble};
+use redis::aio::MultiplexedConnection;
+use redis::io::tcp::{TcpSettings, socket2::TcpKeepalive};
+use redis::{AsyncConnectionConfig, Cmd, ConnectionAddr, ConnectionInfo, IntoConnectionInfo as _, RedisResult, Value};
+use redlock_core::{NodeError, Refusal};
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tokio::sync::watch;
+use tokio::task::AbortHandle;
+use tokio::time::Instant;
+
+/// The longest that connecting may take, with TLS, authentication and the first questions.
+const CONNECT_LIMIT: Duration = Duration::from_secs(1);
+
+/// The longest that a server may take to answer before the connection is given up: far beyond any caller's deadline. What
+/// was sent stays in the server's buffers, ahead of anything that a new connection will send.
+const ANSWER_LIMIT: Duration = Duration::from_secs(2);
+
+/// How long after a failure to connect calls fail at once, before one of them connects again.
+const RECONNECT_PAUSE: Duration = Duration::from_millis(200);
+
+/// Unacknowledged data, or an idle connection that does not answer probes, for so long means that it is dead.
+const TCP_PATIENCE: Duration = Duration::from_secs(5);
+
+/// Commands queued for the socket at most. More than a client of the core ever has under way to one node, so that
+/// queueing never waits, and waiting never reorders.
+const QUEUE_MAX: usize = 4_096;
+
+pub(super) struct Link {
+    name: String,
+    client: redis::Client,
+    fleet: Arc<Fleet>,
+    member: u64,
+    state: Mutex<State>,
+    known: Mutex<Known>,
+}
+
+/// What was learned about the server when it was last connected to.
+#[derive(Clone, Debug, Default)]
+struct Known {
+    identity: Option<String>,
+    time: Option<(Duration, Instant)>,
+}
+
+enum State {
+    Idle,
+    Connecting(Connecting),
+    Up(Connection),
+    Down { error: NodeError, until: Instant },
+}
+
+struct Connecting {
+    outcome: watch::Receiver<Option<Result<Connection, NodeError>>>,
+    task: AbortHandle,
+}
+
+#[derive(Clone)]
+pub(super) struct Connection {
+    multiplexed: MultiplexedConnection,
+    /// When it was made, to tell it from its successors.
+    since: Instant,
+}
+
+impl Link {
+    pub(super) fn open(url: &str, fleet: Arc<Fleet>) -> Result<Arc<Self>, UrlError> {
+        let info = connection_info(url)?;
+        let name = name_of(&info);
+        let client = redis::Client::open(info).map_err(|_| UrlError::Malformed)?;
+        let member = fleet.join();
+        let (state, known) = (Mutex::new(State::Idle), Mutex::default());
+        Ok(Arc::new(Self {
+            name,
+            client,
+            fleet,
+            member,
+            state,
+            known,
+        }))
+    }
+
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub(super) fn identity(&self) -> Option<String> {
+        self.known().identity.clone()
+    }
+
+    /// What the server's calendar showed on connecting, carried forward.
+    pub(super) fn unix_time(&self) -> Option<Duration> {
+        self.known().time.map(|(shown, at)| shown.saturating_add(at.elapsed()))
+    }
+
+    /// Sends one command and waits for its answer.
+    pub(super) async fn send(self: &Arc<Self>, command: &Cmd) -> Result<Value, Trouble> {
+        let mut connection = self.connection().await.map_err(Trouble::NotConnected)?;
+        // Outside tokio's budget: a poll that yields before the command is queued would let another one overtake it.
+        let answer = tokio::task::unconstrained(connection.multiplexed.send_packed_command(command)).await;
+        answer.and_then(Value::extract_error).map_err(|error| {
+            if trouble::connection_is_broken(&error) || trouble::role_has_changed(&error) {
+                self.lose(&connection);
+            }
+            Trouble::Answered(error)
+        })
+    }
+
+    /// The connection, made first if need be.
+    pub(super) async fn connection(self: &Arc<Self>) -> Result<Connection, NodeError> {
+        let mut outcome = {
+            let mut state = self.state();
+            match &*state {
+                State::Up(connection) => return Ok(connection.clone()),
+                State::Down { error, until } if Instant::now() < *until => return Err(error.clone()),
+                // A task that ended without an outcome ended with its runtime.
+                State::Connecting(connecting) if !connecting.task.is_finished() => connecting.outcome.clone(),
+                _ => self.connect_in_background(&mut state),
+            }
+        };
+        match outcome.wait_for(Option::is_some).await {
+            Ok(outcome) => outcome.clone().expect("waited for it"),
+            Err(_) => Err(NodeError::unreachable(
+                "the runtime on which the connection was being made has ended",
+            )),
+        }
+    }
+
+    /// Starts connecting without waiting for it.
+    pub(super) fn begin_connecting(self: &Arc<Self>) {
+        let mut state = self.state();
+        if matches!(*state, State::Idle) {
+            self.connect_in_background(&mut state);
+        }
+    }
+
+    fn connect_in_background(
+        self: &Arc<Self>,
+        state: &mut State,
+    ) -> watch::Receiver<Option<Result<Connection, NodeError>>> {
+        let (tell, outcome) = watch::channel(None);
+        let client = self.client.clone();
+        let link = Arc::downgrade(self);
+        let connect = async move {
+            let greeting = match tokio::time::timeout(CONNECT_LIMIT, greet(&client)).await {
+                Ok(greeting) => greeting,
+                Err(_) => Err(NodeError::unreachable(format!(
+                    "no connection within {CONNECT_LIMIT:?}"
+                ))),
+            };
+            // A link that is gone has nobody who waits.
+            if let Some(link) = link.upgrade() {
+                let connected = greeting.and_then(|greeting| link.accept(greeting));
+                link.settle(&connected);
+                let _ = tell.send(Some(connected));
+            }
+        };
+        let task = tokio::runtime::Handle::current().spawn(connect).abort_handle();
+        *state = State::Connecting(Connecting {
+            outcome: outcome.clone(),
+            task,
+        });
+        outcome
+    }
+
+    /// Decides whether a server that has answered may be this node.
+    fn accept(&self, greeting: Greeting) -> Result<Connection, NodeError> {
+        let Greeting {
+            multiplexed,
+            identity,
+            primary,
+            time,
+        } = greeting;
+        if primary == Some(false) {
+            let cause = "the server calls itself a replica";
+            return Err(NodeError::refused(Refusal::Replica, cause));
+        }
+        if identity.is_none() {
+            tracing::warn!(
+                node = self.name,
+                "the server's identity cannot be read, so a server named twice would not be noticed; allow INFO"
+            );
+        }
+        self.fleet.claim(self.member, &self.name, identity.as_deref())?;
+        let now = Instant::now();
+        *self.known() = Known {
+            identity,
+            time: time.map(|time| (time, now)),
+        };
+        Ok(Connection {
+            multiplexed,
+            since: now,
+        })
+    }
+
+    fn settle(&self, connected: &Result<Connection, NodeError>) {
+        *self.state() = match connected {
+            Ok(connection) => State::Up(connection.clone()),
+            Err(error) => State::Down {
+                error: error.clone(),
+                until: Instant::now() + RECONNECT_PAUSE,
+            },
+        };
+    }
+
+    /// The connection is of no more use; the next call makes another.
+    fn lose(&self, connection: &Connection) {
+        let mut state = self.state();
+        if matches!(&*state, State::Up(current) if current.since == connection.since) {
+            *state = State::Idle;
+            drop(state);
+            self.fleet.give_up(self.member);
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn known(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        self.fleet.give_up(self.member);
+        if let State::Connecting(connecting) = &*self.state() {
+            connecting.task.abort();
+        }
+    }
+}
+
+/// What a server says when it is first spoken to.
+struct Greeting {
+    multiplexed: MultiplexedConnection,
+    identity: Option<String>,
+    primary: Option<bool>,
+    time: Option<Duration>,
+}
+
+/// Connects, asks who is there, and teaches the scripts: one round trip after the handshake.
+async fn greet(client: &redis::Client) -> Result<Greeting, NodeError> {
+    let config = AsyncConnectionConfig::new()
+        .set_connection_timeout(Some(CONNECT_LIMIT))
+        .set_response_timeout(Some(ANSWER_LIMIT))
+        .set_pipeline_buffer_size(QUEUE_MAX);
+    let connection = client
+        .get_multiplexed_async_connection_with_config(&config)
+        .await
+        .map_err(trouble::classify)?;
+    let ask = |command: Cmd| {
+        let mut connection = connection.clone();
+        async move {
+            connection
+                .send_packed_command(&command)
+                .await
+                .and_then(Value::extract_error)
+        }
+    };
+    let [acquire, raise, extend, release] = scripts::all().map(|script| ask(script.load()));
+    let (info, time, ..) = tokio::join!(
+        ask(redis::cmd("INFO")),
+        ask(redis::cmd("TIME")),
+        acquire,
+        raise,
+        extend,
+        release
+    );
+    // A script that cannot be taught ahead is sent with its first call.
+    let info = match info {
+        Ok(info) => reply::text(&info),
+        Err(error) => match trouble::classify(error) {
+            NodeError::Refused {
+                reason: Refusal::Permission,
+                ..
+            } => None,
+            error => return Err(error),
+        },
+    };
+    let identity = info
+        .as_deref()
+        .and_then(|info| reply::info_field(info, "run_id"))
+        .map(str::to_owned);
+    let primary = info.as_deref().and_then(reply::is_primary);
+    let time = time.ok().as_ref().and_then(reply::time);
+    Ok(Greeting {
+        multiplexed: connection,
+        identity,
+        primary,
+        time,
+    })
+}
+
+fn connection_info(url: &str) -> Result<ConnectionInfo, UrlError> {
+    if url.starts_with("rediss:") {
+        prepare_tls()?;
+    }
+    let info: RedisResult<ConnectionInfo> = url.into_connection_info();
+    let info = info.map_err(|_| UrlError::Malformed)?;
+    let keepalive = TcpKeepalive::new()
+        .with_time(TCP_PATIENCE)
+        .with_interval(TCP_PATIENCE / 5);
+    let tcp = TcpSettings::default().set_nodelay(true).set_keepalive(keepalive);
+    #[cfg(target_os = "linux")]
+    let tcp = tcp.set_user_timeout(TCP_PATIENCE);
+    Ok(info.set_tcp_settings(tcp))
+}
+
+#[cfg(feature = "tls")]
+#[expect(clippy::unnecessary_wraps, reason = "without the feature it fails")]
+fn prepare_tls() -> Result<(), UrlError> {
+    // Err means that the program has chosen a provider already, which is as good.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    Ok(())
+}
+
+#[cfg(not(feature = "tls"))]
+fn prepare_tls() -> Result<(), UrlError> {
+    Err(UrlError::NoTls)
+}
+
+/// How people call the server: its address and, if it is not 0, its database. Never user or password.
+fn name_of(info: &ConnectionInfo) -> String {
+    let address = match info.addr() {
+        ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. } if host.contains(':') => {
+            format!("[{host}]:{port}")
+        }
+        ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. } => format!("{host}:{port}"),
+        ConnectionAddr::Unix(path) => format!("unix:{}", path.display()),
+        other => other.to_string(),
+    };
+    match info.redis_settings().db() {
+        0 => address,
+        database => format!("{address}/{database}"),
+    }
+}
+
+/// The nodes of one quorum: sees to it that no two of them lead to one server.
+#[derive(Debug, Default)]
+pub(super) struct Fleet(Mutex<Members>);
+
+#[derive(Debug, Default)]
+struct Members {
+    next: u64,
+    /// Who is connected to which server: member → (name, identity).
+    connected: HashMap<u64, (String, String)>,
+}
+
+impl Fleet {
+    fn join(&self) -> u64 {
+        let mut members = self.members();
+        members.next += 1;
+        members.next
+    }
+
+    fn claim(&self, member: u64, name: &str, identity: Option<&str>) -> Result<(), NodeError> {
+        let mut members = self.members();
+        members.connected.remove(&member);
+        let Some(identity) = identity else { return Ok(()) };
+        if let Some((twin, _)) = members.connected.values().find(|(_, other)| other == identity) {
+            return Err(NodeError::refused(
+                Refusal::SameServer,
+                format!("{name} and {twin} have the same run_id"),
+            ));
+        }
+        members.connected.insert(member, (name.to_owned(), identity.to_owned()));
+        Ok(())
+    }
+
+    fn give_up(&self, member: u64) {
+        self.members().connected.remove(&member);
+    }
+
+    fn members(&self) -> MutexGuard<'_, Members> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn name(url: &str) -> String {
+        name_of(&connection_info(url).unwrap())
+    }
+
+    #[test]
+    fn a_name_shows_the_address_and_no_secret() {
+        assert_eq!(name("redis://locker:secret@10.0.0.1/3"), "10.0.0.1:6379/3");
+        assert_eq!(name("redis://[::1]:7000"), "[::1]:7000");
+        assert_eq!(
+            name("unix:///run/redis.sock?db=2&pass=secret"),
+            "unix:/run/redis.sock/2"
+        );
+    }
+
+    #[test]
+    fn what_is_no_url_is_refused_without_being_shown() {
+        for url in [
+            "",
+            "redis:secret@",
+            "http://user:secret@host",
+            "redis://:secret@host/notanumber",
+        ] {
+            let error = connection_info(url).unwrap_err();
+            assert_eq!(error, UrlError::Malformed, "{url}");
+            assert!(!format!("{error:?} {error}").contains("secret"));
+        }
+    }
+
+    #[cfg(not(feature = "tls"))]
+    #[test]
+    fn tls_without_the_feature_is_refused() {
+        assert_eq!(connection_info("rediss://host").unwrap_err(), UrlError::NoTls);
+    }
+
+    /// B13: one server under two names is one vote.
+    #[test]
+    fn b13_a_server_is_claimed_by_one_member_at_a_time() {
+        let fleet = Fleet::default();
+        let (one, two) = (fleet.join(), fleet.join());
+        fleet.claim(one, "a", Some("x")).unwrap();
+        fleet.claim(one, "a", Some("x")).unwrap();
+        assert!(matches!(
+            fleet.claim(two, "b", Some("x")),
+            Err(NodeError::Refused {
+                reason: Refusal::SameServer,
+                ..
+            })
+        ));
+        fleet.give_up(one);
+        fleet.claim(two, "b", Some("x")).unwrap();
+    }
+}

@@ -1,0 +1,24 @@
+-- raise: sets the fence counters of resources to at least a value, if the owner holds all of the resources.
+--
+-- KEYS   n lock keys, n counter keys in the same order, the namespace record
+-- ARGV   owner, value
+-- Reply  the greatest counter afterwards (integer), or nil if the owner does not hold all resources
+--
+-- Atomic because a script runs without any other command in between: the owner check and the raise cannot be separated.
+-- Without the owner check two grants can carry one token. Never lowers a counter.
+local n = (#KEYS - 1) / 2
+local owner, to = ARGV[1], tonumber(ARGV[2])
+for i = 1, n do
+  if redis.pcall('GET', KEYS[i]) ~= owner then return false end
+end
+local greatest = to
+for i = 1, n do
+  local old = tonumber(redis.call('GET', KEYS[n + i]) or nil)
+  if not old or old < to then
+    if not old or not covered(old, to) then mark(KEYS[2 * n + 1], to) end
+    redis.call('SET', KEYS[n + i], to, 'PX', COUNTER_MILLIS)
+  else
+    greatest = math.max(greatest, old)
+  end
+end
+return greatest

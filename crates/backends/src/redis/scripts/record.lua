@@ -1,0 +1,48 @@
+-- Keeps the namespace record's marks ahead of every fence counter, so that counters may expire.
+--
+-- The record (one hash per node and prefix) holds:
+--   high      at least as great as every counter ever set on this node; written ahead in steps of 2^36, so that it is
+--             touched once in 19 hours of microseconds and not once per grant
+--   base      the floor of a resource without a counter: at least as great as every counter that has expired
+--   previous, rolled   what high was at the last roll, and the server's time of it in milliseconds
+--
+-- A roll happens at most once in ten days. Then base becomes what high was at the roll before, unless that is more than
+-- twenty days ago: then it becomes high itself. So base is never older than thirty days, which is how long a counter
+-- lives after it was last set; a counter that is gone was last set before that, and base covers it. Counters and marks
+-- follow one clock, the server's, so setting it forward or back moves both alike.
+--
+-- Part of the scripts that set counters. Atomic because they are: a script runs without any other command in between.
+-- All numbers are below 2^53, where Lua's doubles are exact, and redis.call writes them with 17 digits.
+local STEP = 68719476736
+local COUNTER_MILLIS = 2592000000
+local ROLL_MILLIS = 864000000
+
+-- Returns base, after making sure that high covers the whole step of counter, and that of base + 1.
+local function mark(record, counter)
+  local fields = redis.call('HMGET', record, 'base', 'high', 'previous', 'rolled')
+  local time = redis.call('TIME')
+  local now = time[1] * 1000 + math.floor(time[2] / 1000)
+  local base = tonumber(fields[1] or 0)
+  local high = tonumber(fields[2] or 0)
+  local previous = tonumber(fields[3] or 0)
+  local rolled = tonumber(fields[4] or now)
+  local changed = not fields[4]
+  if ROLL_MILLIS <= now - rolled then
+    local covers = previous
+    if 2 * ROLL_MILLIS <= now - rolled then covers = high end
+    base, previous, rolled, changed = math.max(base, covers), high, now, true
+  end
+  local needed = math.max(counter, base + 1)
+  if high <= needed then
+    high, changed = (math.floor(needed / STEP) + 1) * STEP, true
+  end
+  if changed then
+    redis.call('HSET', record, 'base', base, 'high', high, 'previous', previous, 'rolled', rolled)
+  end
+  return base
+end
+
+-- Whether the step that covered counter before also covers the greater one after.
+local function covered(before, after)
+  return math.floor(before / STEP) == math.floor(after / STEP)
+end
