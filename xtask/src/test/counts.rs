@@ -21,16 +21,15 @@ impl Counts {
         skipped: 0,
     };
 
-    /// Reads the summary of nextest, such as `3 tests run: 1 passed (1 slow), 1 failed, 1 timed out, 0 skipped`. Nothing
-    /// was counted if there is no summary.
-    pub(super) fn of_nextest(heard: &str) -> Result<Self> {
+    /// Reads the summary of nextest, such as `3 tests run: 1 passed (1 slow), 1 failed, 1 timed out, 0 skipped`, if there
+    /// is one.
+    pub(super) fn of_nextest(heard: &str) -> Result<Option<Self>> {
         let plain = without_colour(heard);
-        let Some((_, summary)) = plain
+        let mut summaries = plain
             .lines()
-            .filter_map(|line| line.trim().strip_prefix("Summary")?.split_once("run:"))
-            .next_back()
-        else {
-            return Ok(Self::default());
+            .filter_map(|line| line.trim().strip_prefix("Summary")?.split_once("run:"));
+        let Some((_, summary)) = summaries.next_back() else {
+            return Ok(None);
         };
         let mut counts = Self::default();
         for part in without_parentheses(summary)
@@ -47,7 +46,7 @@ impl Counts {
                 _ => bail!("nextest counts in a way that is not known here: {part}"),
             }
         }
-        Ok(counts)
+        Ok(Some(counts))
     }
 
     /// Adds up all lines such as `test result: ok. 9 passed; 0 failed; 1 ignored; 0 measured; 2 filtered out`.
@@ -138,7 +137,8 @@ mod tests {
 
     #[test]
     fn the_summary_of_nextest_is_read() {
-        let check = |summary: &str, expected| assert_eq!(Counts::of_nextest(summary).unwrap(), expected, "{summary}");
+        let check =
+            |summary: &str, expected| assert_eq!(Counts::of_nextest(summary).unwrap(), Some(expected), "{summary}");
         check(
             "     Summary [   1.311s] 47 tests run: 47 passed, 0 skipped",
             counts(47, 0, 0),
@@ -155,7 +155,7 @@ mod tests {
             "\u{1b}[32m\u{1b}[1m     Summary\u{1b}[0m [ 1s] \u{1b}[1m3\u{1b}[0m tests run: \u{1b}[1m3\u{1b}[0m \u{1b}[32mpassed\u{1b}[0m",
             counts(3, 0, 0),
         );
-        check("error: could not compile", counts(0, 0, 0));
+        assert_eq!(Counts::of_nextest("error: could not compile").unwrap(), None);
     }
 
     #[test]
