@@ -19,7 +19,7 @@ const LIBRARIES: [&str; 3] = [
 ];
 
 /// Where in the libraries tasks and threads begin, and what ends them.
-const SPAWNING: [(&str, &str); 2] = [
+const SPAWNING: [(&str, &str); 3] = [
     (
         "crates/redlock-core/src/keeper.rs",
         "one task per client that polls releases and late calls to the end; it ends soon after its client",
@@ -27,6 +27,10 @@ const SPAWNING: [(&str, &str); 2] = [
     (
         "crates/backends/src/faulty.rs",
         "one task per wire that carries delayed calls; it is aborted with its node",
+    ),
+    (
+        "crates/backends/src/redis/link.rs",
+        "one task per attempt to connect; it has a limit, and is aborted with its link",
     ),
 ];
 
