@@ -1,1 +1,93 @@
-//! fence-store
+//! Fenced writes: the database refuses whoever no longer holds the lock.
+//!
+//! A lock reduces duplicate work; it cannot stop a holder that was paused past its time to live and wakes up believing.
+//! The fencing token can: it grows with every grant, the database remembers the highest, and a write under a lower one is
+//! refused. This crate does that for Postgres, MySQL or MariaDB, and SQLite, over sqlx pools and with sea-query statements.
+//! It needs one durable primary: an asynchronous failover rewinds the fence along with the data.
+//!
+//! # Claim, read, write
+//!
+//! ```
+//! # use redlock_core::Grant;
+//! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+//! use fence_store::{FenceError, FenceStore, Row};
+//! use sea_query::{Expr, Query};
+//!
+//! # let (old_guard, new_guard) = (Grant::assume_granted("accounts/42", 33)?, Grant::assume_granted("accounts/42", 34)?);
+//! let pool = sqlx::SqlitePool::connect("sqlite::memory:").await?;
+//! sqlx::query("CREATE TABLE accounts (id INTEGER PRIMARY KEY, balance INTEGER, fence_token BIGINT NOT NULL DEFAULT 0)")
+//!     .execute(&pool)
+//!     .await?;
+//! sqlx::query("INSERT INTO accounts (id, balance) VALUES (42, 100)").execute(&pool).await?;
+//!
+//! let store = FenceStore::new(pool);
+//! store.install_schema().await?;
+//!
+//! // The holder's guard lends its grant. The fence is raised before the balance is read.
+//! let account = Row::new("accounts", "id", 42);
+//! let claimed = store.claim(&new_guard, &account, ["balance"]).await?;
+//! let balance: i64 = claimed.get("balance")?;
+//! claimed.update(Query::update().value("balance", balance + 10)).await?;
+//!
+//! // An older holder wakes up.
+//! let late = store.update(&old_guard, &account, Query::update().value("balance", 101)).await;
+//! assert!(matches!(late, Err(FenceError::Stale { highest: 34, .. })));
+//! # Ok(()) }
+//! # #[cfg(feature = "sqlite")]
+//! # tokio::runtime::Runtime::new().unwrap().block_on(example()).unwrap();
+//! ```
+//!
+//! # Which form
+//!
+//! | what is written | form | protects |
+//! |---|---|---|
+//! | one row, from what was read in it | [`FenceStore::claim`], then [`Claim::update`] | that row, read to write |
+//! | one row, whatever it holds | [`FenceStore::update`], [`upsert`](FenceStore::upsert), [`delete`](FenceStore::delete) | that row |
+//! | several rows or tables | [`FenceStore::begin`], any statements, [`Transaction::commit`] | all that is written this way under the resource |
+//!
+//! A row's fence knows nothing of the ledger and the other way round: protect a row in one of the two ways, always the same
+//! one. Statements of programs that do not use the fence are not stopped by either.
+//!
+//! The fence is not idempotency. Where a row may be rewritten, `n = n + 1` sent twice by the same holder counts twice.
+//!
+//! # A write without a token does not compile
+//!
+//! ```compile_fail,E0061
+//! # async fn example(store: fence_store::FenceStore<sqlx::Sqlite>) -> Result<(), fence_store::FenceError> {
+//! # use fence_store::Row;
+//! # use sea_query::Query;
+//! store.update(&Row::new("accounts", "id", 42), Query::update().value("balance", 0)).await?;
+//! # Ok(()) }
+//! ```
+//!
+//! Nor does one with a number that happens to be at hand:
+//!
+//! ```compile_fail,E0277
+//! # async fn example(store: fence_store::FenceStore<sqlx::Sqlite>) -> Result<(), fence_store::FenceError> {
+//! # use fence_store::Row;
+//! # use sea_query::Query;
+//! store.update(&34_i64, &Row::new("accounts", "id", 42), Query::update().value("balance", 0)).await?;
+//! # Ok(()) }
+//! ```
+//!
+//! A token that came over a wire becomes one by [`redlock_core::Grant::assume_granted`].
+
+mod dialect;
+mod error;
+mod ledger;
+mod lease;
+mod row;
+mod schema;
+mod store;
+mod telemetry;
+mod transaction;
+mod write;
+
+pub use dialect::{Dialect, Flavor, Isolation, Rendered};
+pub use error::{ColumnProblem, FenceError, StatementProblem};
+pub use row::{Row, Upsert};
+pub use schema::{InvalidTableName, LedgerTable};
+pub use store::{Claim, FenceStore};
+pub use telemetry::OPERATIONS;
+pub use transaction::{Settled, Ticket, Transaction};
+pub use write::Applied;

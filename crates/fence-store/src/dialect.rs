@@ -1,0 +1,207 @@
+//! What differs between the databases: how a statement is rendered and run, and how a transaction begins.
+//!
+//! [`Flavor`] is the database as a value: pure code asks it and is tested in all three without a server. [`Dialect`] is
+//! the database as a sqlx type; it knows how to do things, and decides nothing.
+
+use sea_query::{MysqlQueryBuilder, PostgresQueryBuilder, QueryStatementWriter, SqliteQueryBuilder, Value, Values};
+use sqlx::{Database, Execute};
+
+use crate::error::{FenceError, StatementProblem};
+
+/// Which SQL is spoken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Flavor {
+    /// Postgres.
+    Postgres,
+    /// MySQL and MariaDB.
+    MySql,
+    /// SQLite.
+    Sqlite,
+}
+
+impl Flavor {
+    /// Renders a statement with its values apart, ready to be run.
+    ///
+    /// Refuses a `u64` that the database's signed integers cannot hold: `sea-query-sqlx` 0.9 panics on one.
+    pub(crate) fn render(self, statement: &impl QueryStatementWriter) -> Result<Rendered, FenceError> {
+        let (sql, values) = match self {
+            Self::Postgres => statement.build(PostgresQueryBuilder),
+            Self::MySql => statement.build(MysqlQueryBuilder),
+            Self::Sqlite => statement.build(SqliteQueryBuilder),
+        };
+        let too_large =
+            |value: &&Value| matches!(value, Value::BigUnsigned(Some(number)) if i64::try_from(*number).is_err());
+        if self != Self::MySql
+            && let Some(Value::BigUnsigned(Some(value))) = values.iter().find(too_large)
+        {
+            return Err(StatementProblem::UnsignedTooLarge { value: *value }.into());
+        }
+        Ok(Rendered { sql, values })
+    }
+
+    /// A statement whose text is fixed, with values to bind.
+    pub(crate) fn fixed(sql: &'static str, values: impl IntoIterator<Item = Value>) -> Rendered {
+        Rendered {
+            sql: sql.to_owned(),
+            values: Values(values.into_iter().collect()),
+        }
+    }
+
+    /// What opens a transaction: statements to send in this order, the last of which begins it.
+    pub(crate) fn begin(self, isolation: Isolation) -> &'static [&'static str] {
+        match (self, isolation) {
+            (Self::Postgres, Isolation::ReadCommitted) => &["BEGIN ISOLATION LEVEL READ COMMITTED"],
+            (Self::Postgres, Isolation::RepeatableRead) => &["BEGIN ISOLATION LEVEL REPEATABLE READ"],
+            (Self::Postgres, Isolation::Serializable) => &["BEGIN ISOLATION LEVEL SERIALIZABLE"],
+            // Holds for the next transaction of the session only.
+            (Self::MySql, Isolation::ReadCommitted) => &["SET TRANSACTION ISOLATION LEVEL READ COMMITTED", "BEGIN"],
+            (Self::MySql, Isolation::RepeatableRead) => &["SET TRANSACTION ISOLATION LEVEL REPEATABLE READ", "BEGIN"],
+            (Self::MySql, Isolation::Serializable) => &["SET TRANSACTION ISOLATION LEVEL SERIALIZABLE", "BEGIN"],
+            // Takes the write lock now: a transaction that read first and asks for it later is refused at once, without
+            // the busy timeout being consulted (seen on SQLite 3.40).
+            (Self::Sqlite, _) => &["BEGIN IMMEDIATE"],
+        }
+    }
+}
+
+/// How much a transaction sees of others that commit while it runs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Isolation {
+    /// Each statement sees what was committed before it began. The fence needs no more, and everybody queues up on the
+    /// ledger row without conflicts.
+    #[default]
+    ReadCommitted,
+    /// All reads see one moment. Expect [`FenceError::Conflict`] when several holders meet.
+    RepeatableRead,
+    /// As if transactions ran one after the other. Expect [`FenceError::Conflict`] when several holders meet.
+    ///
+    /// SQLite knows only this level, whichever is asked for.
+    Serializable,
+}
+
+/// A statement's text and the values to bind to it.
+#[derive(Clone, Debug, PartialEq)]
+#[doc(hidden)]
+pub struct Rendered {
+    pub(crate) sql: String,
+    pub(crate) values: Values,
+}
+
+/// A database that fence-store works with: [`sqlx::Postgres`], [`sqlx::MySql`], [`sqlx::Sqlite`].
+///
+/// Sealed: what makes each statement atomic was thought through for these three.
+pub trait Dialect: Database + sealed::Sealed {
+    /// The database as a value.
+    const FLAVOR: Flavor;
+
+    #[doc(hidden)]
+    fn query(statement: Rendered) -> impl Execute<'static, Self> + 'static;
+
+    #[doc(hidden)]
+    fn execute<'q, E>(
+        connection: &mut Self::Connection,
+        query: E,
+    ) -> impl Future<Output = sqlx::Result<Self::QueryResult>> + Send
+    where
+        E: Execute<'q, Self> + 'q;
+
+    #[doc(hidden)]
+    fn fetch_optional<'q, E>(
+        connection: &mut Self::Connection,
+        query: E,
+    ) -> impl Future<Output = sqlx::Result<Option<Self::Row>>> + Send
+    where
+        E: Execute<'q, Self> + 'q;
+
+    #[doc(hidden)]
+    fn fetch_all<'q, E>(
+        connection: &mut Self::Connection,
+        query: E,
+    ) -> impl Future<Output = sqlx::Result<Vec<Self::Row>>> + Send
+    where
+        E: Execute<'q, Self> + 'q;
+
+    #[doc(hidden)]
+    fn integer(row: &Self::Row, index: usize) -> sqlx::Result<Option<i64>>;
+
+    #[doc(hidden)]
+    fn text(row: &Self::Row, index: usize) -> sqlx::Result<Option<String>>;
+
+    #[doc(hidden)]
+    fn rows_affected(result: &Self::QueryResult) -> u64;
+
+    #[doc(hidden)]
+    fn last_insert_id(result: &Self::QueryResult) -> Option<u64>;
+}
+
+mod sealed {
+    pub trait Sealed {}
+}
+
+#[cfg(any(feature = "mysql", feature = "postgres", feature = "sqlite"))]
+macro_rules! dialect {
+    ($database:ty, $flavor:expr, $last_insert_id:expr) => {
+        impl sealed::Sealed for $database {}
+
+        impl Dialect for $database {
+            const FLAVOR: Flavor = $flavor;
+
+            fn query(statement: Rendered) -> impl Execute<'static, Self> + 'static {
+                // Rendered by sea-query with the values apart, or fixed text: see `Flavor`, which alone makes them.
+                sqlx::query_with::<Self, _>(
+                    sqlx::AssertSqlSafe(statement.sql),
+                    sea_query_sqlx::SqlxValues(statement.values),
+                )
+            }
+
+            async fn execute<'q, E>(connection: &mut Self::Connection, query: E) -> sqlx::Result<Self::QueryResult>
+            where
+                E: Execute<'q, Self> + 'q,
+            {
+                sqlx::Executor::execute(connection, query).await
+            }
+
+            async fn fetch_optional<'q, E>(
+                connection: &mut Self::Connection,
+                query: E,
+            ) -> sqlx::Result<Option<Self::Row>>
+            where
+                E: Execute<'q, Self> + 'q,
+            {
+                sqlx::Executor::fetch_optional(connection, query).await
+            }
+
+            async fn fetch_all<'q, E>(connection: &mut Self::Connection, query: E) -> sqlx::Result<Vec<Self::Row>>
+            where
+                E: Execute<'q, Self> + 'q,
+            {
+                sqlx::Executor::fetch_all(connection, query).await
+            }
+
+            fn integer(row: &Self::Row, index: usize) -> sqlx::Result<Option<i64>> {
+                sqlx::Row::try_get(row, index)
+            }
+
+            fn text(row: &Self::Row, index: usize) -> sqlx::Result<Option<String>> {
+                sqlx::Row::try_get(row, index)
+            }
+
+            fn rows_affected(result: &Self::QueryResult) -> u64 {
+                result.rows_affected()
+            }
+
+            fn last_insert_id(result: &Self::QueryResult) -> Option<u64> {
+                let read: fn(&Self::QueryResult) -> Option<u64> = $last_insert_id;
+                read(result)
+            }
+        }
+    };
+}
+
+#[cfg(feature = "postgres")]
+dialect!(sqlx::Postgres, Flavor::Postgres, |_| None);
+#[cfg(feature = "mysql")]
+dialect!(sqlx::MySql, Flavor::MySql, |result| Some(result.last_insert_id()));
+#[cfg(feature = "sqlite")]
+dialect!(sqlx::Sqlite, Flavor::Sqlite, |_| None);

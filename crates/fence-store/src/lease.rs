@@ -1,0 +1,146 @@
+//! A pooled connection that goes back to its pool only when nothing is under way on it.
+//!
+//! sqlx 0.9 hands a connection back to the pool whatever a dropped future was doing. After a dropped `BEGIN` (Postgres,
+//! MySQL) the pool then holds an open transaction, in which somebody's acknowledged autocommit write vanishes; after a
+//! dropped statement that was being prepared (MySQL) the next reader takes an old answer for its own. So a connection
+//! with something in flight is closed, and the server undoes what was open. Running `BEGIN` in a task of its own, the
+//! other known remedy, would cover the first of the two only.
+//!
+//! SQLite is the exception: its worker thread carries out one command after the other and undoes an unacknowledged
+//! `BEGIN` itself, and closing would lose an in-memory database.
+
+use sqlx::pool::PoolConnection;
+use sqlx::{Database, Execute, Pool, SqlSafeStr};
+use sqlx_core::transaction::TransactionManager;
+
+use crate::dialect::{Dialect, Flavor, Isolation};
+
+/// A connection with what is known about its state.
+pub(crate) struct Lease<DB: Dialect> {
+    connection: Option<PoolConnection<DB>>,
+    /// A transaction was begun and neither committed nor rolled back.
+    open: bool,
+    /// A command was sent, or is being sent, and has not been answered.
+    in_flight: bool,
+    /// An end of the transaction failed, so that sqlx and the server may disagree about it.
+    broken: bool,
+}
+
+type Manager<DB> = <DB as Database>::TransactionManager;
+
+impl<DB: Dialect> Lease<DB> {
+    pub(crate) async fn acquire(pool: &Pool<DB>) -> sqlx::Result<Self> {
+        Ok(Self {
+            connection: Some(pool.acquire().await?),
+            open: false,
+            in_flight: false,
+            broken: false,
+        })
+    }
+
+    pub(crate) async fn begin(&mut self, isolation: Isolation) -> sqlx::Result<()> {
+        for statement in DB::FLAVOR.begin(isolation) {
+            self.in_flight = true;
+            if statement.starts_with("SET ") {
+                self.execute(*statement).await?;
+                // An isolation level set for a transaction that then fails to begin must not wait for the next borrower.
+                self.broken = true;
+            } else {
+                let result = Manager::<DB>::begin(self.connection(), Some(statement.into_sql_str())).await;
+                self.answered(result)?;
+            }
+        }
+        self.broken = false;
+        self.open = true;
+        Ok(())
+    }
+
+    pub(crate) async fn commit(&mut self) -> sqlx::Result<()> {
+        self.in_flight = true;
+        let result = Manager::<DB>::commit(self.connection()).await;
+        self.in_flight = false;
+        self.open = result.is_err();
+        result
+    }
+
+    /// Ends the transaction without keeping anything of it. A failure needs no handling: the connection is closed then.
+    pub(crate) async fn rollback(&mut self) {
+        if !self.open {
+            return;
+        }
+        self.in_flight = true;
+        let result = Manager::<DB>::rollback(self.connection()).await;
+        self.in_flight = false;
+        self.open = result.is_err();
+        self.broken |= result.is_err();
+    }
+
+    pub(crate) async fn execute<'q>(&mut self, query: impl Execute<'q, DB> + 'q) -> sqlx::Result<DB::QueryResult> {
+        self.in_flight = true;
+        let result = DB::execute(self.connection(), query).await;
+        self.answered(result)
+    }
+
+    pub(crate) async fn fetch_optional<'q>(
+        &mut self,
+        query: impl Execute<'q, DB> + 'q,
+    ) -> sqlx::Result<Option<DB::Row>> {
+        self.in_flight = true;
+        let result = DB::fetch_optional(self.connection(), query).await;
+        self.answered(result)
+    }
+
+    pub(crate) async fn fetch_all<'q>(&mut self, query: impl Execute<'q, DB> + 'q) -> sqlx::Result<Vec<DB::Row>> {
+        self.in_flight = true;
+        let result = DB::fetch_all(self.connection(), query).await;
+        self.answered(result)
+    }
+
+    /// The connection itself. What is done with it is not watched, so it counts as in flight until the next command
+    /// through this lease has been answered.
+    pub(crate) fn unwatched(&mut self) -> &mut DB::Connection {
+        self.in_flight = true;
+        self.connection()
+    }
+
+    fn answered<T>(&mut self, result: sqlx::Result<T>) -> sqlx::Result<T> {
+        self.in_flight = false;
+        // Only an error that the server reported leaves the conversation in step.
+        self.broken |= result.as_ref().is_err_and(|error| error.as_database_error().is_none());
+        result
+    }
+
+    fn connection(&mut self) -> &mut DB::Connection {
+        self.connection
+            .as_mut()
+            .expect("a lease keeps its connection until it is dropped")
+    }
+}
+
+impl<DB: Dialect> Drop for Lease<DB> {
+    fn drop(&mut self) {
+        let Some(mut connection) = self.connection.take() else {
+            return;
+        };
+        if self.broken || (self.in_flight && DB::FLAVOR != Flavor::Sqlite) {
+            connection.close_on_drop();
+        } else if self.open {
+            // Queued; sent when the connection arrives at the pool, before anybody else gets it.
+            Manager::<DB>::start_rollback(&mut connection);
+        }
+        if tokio::runtime::Handle::try_current().is_err() {
+            // The way back to the pool needs a runtime, and sqlx panics without one. Closing the socket does not.
+            drop(connection.detach());
+        }
+    }
+}
+
+impl<DB: Dialect> std::fmt::Debug for Lease<DB> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Lease")
+            .field("open", &self.open)
+            .field("in_flight", &self.in_flight)
+            .field("broken", &self.broken)
+            .finish_non_exhaustive()
+    }
+}

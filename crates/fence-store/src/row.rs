@@ -1,0 +1,434 @@
+//! One statement, fenced by its own row: which row, what is written, and the SQL that comes of it.
+//!
+//! Pure. [`crate::write`] runs these statements; what a fence that was found means is decided here, by [`Row::judge`].
+//!
+//! sea-query's statements keep their parts to themselves, so the row that a statement is about is named apart from it:
+//! without that, "no row was written" could not be looked into.
+
+use std::fmt;
+
+use redlock_core::FencingToken;
+use sea_query::{
+    Alias, Cond, Condition, DeleteStatement, DynIden, Expr, ExprTrait, InsertStatement, IntoIden, LockType, OnConflict,
+    Query, ReturningClause, SelectStatement, TableName, UpdateStatement, Value,
+};
+
+use crate::dialect::Flavor;
+use crate::error::{FenceError, StatementProblem};
+use crate::schema::display;
+
+/// The fence column's name unless said otherwise.
+const FENCE_COLUMN: &str = "fence_token";
+
+/// A row that is written under a fence: its table, its key, and the column that keeps the highest token.
+///
+/// The key is the primary key or another unique one. With a key that several rows share, rows that are behind the fence
+/// would be passed over without a word.
+///
+/// ```
+/// use fence_store::Row;
+/// let account = Row::new("accounts", "id", 42);
+/// let line = Row::new(("shop", "order_lines"), "order_id", 42).and("line", 3).fence_column("fence");
+/// ```
+#[derive(Clone, Debug, PartialEq)]
+#[must_use]
+pub struct Row {
+    table: TableName,
+    key: Vec<(DynIden, Value)>,
+    fence: DynIden,
+    may_rewrite: bool,
+}
+
+/// What a fence says to a token.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Judgement {
+    Passes,
+    AlreadyWritten,
+    Stale,
+}
+
+impl Row {
+    /// The row of `table` (a name, or a schema and a name) whose `column` is `value`.
+    pub fn new(table: impl Into<TableName>, column: impl IntoIden, value: impl Into<Value>) -> Self {
+        Self {
+            table: table.into(),
+            key: vec![(column.into_iden(), value.into())],
+            fence: Alias::new(FENCE_COLUMN).into_iden(),
+            may_rewrite: false,
+        }
+    }
+
+    /// Adds a column to the key, for keys of several columns.
+    pub fn and(mut self, column: impl IntoIden, value: impl Into<Value>) -> Self {
+        self.key.push((column.into_iden(), value.into()));
+        self
+    }
+
+    /// Names the fence column, `fence_token` by default. It must be `BIGINT NOT NULL DEFAULT 0`.
+    pub fn fence_column(mut self, column: impl IntoIden) -> Self {
+        self.fence = column.into_iden();
+        self
+    }
+
+    /// Lets one grant write the row several times: `fence_token <= t` in place of `fence_token < t`.
+    ///
+    /// The fence is not idempotency. A statement such as `n = n + 1` that is sent twice under this rule counts twice;
+    /// under the strict one the second is told [`FenceError::AlreadyWritten`].
+    pub fn may_rewrite(mut self) -> Self {
+        self.may_rewrite = true;
+        self
+    }
+
+    /// What a fence of this value says to a token.
+    pub(crate) fn judge(&self, token: FencingToken, fence: i64) -> Judgement {
+        if fence < token.get() || (self.may_rewrite && fence == token.get()) {
+            Judgement::Passes
+        } else if fence == token.get() {
+            Judgement::AlreadyWritten
+        } else {
+            Judgement::Stale
+        }
+    }
+
+    /// The caller's UPDATE, fenced.
+    ///
+    /// Atomic in all three: the row is locked before the condition is evaluated for good, on its newest version. The fence
+    /// is assigned last, as MySQL assigns from left to right, and an earlier expression may read it. There the assignment
+    /// passes the token through `LAST_INSERT_ID`, which reports whether the condition held whichever way the connection
+    /// counts affected rows (see [`crate::write`]).
+    ///
+    /// ```text
+    /// UPDATE "accounts" SET "balance" = $1, "fence_token" = $2 WHERE "id" = $3 AND "fence_token" < $4
+    /// ```
+    pub(crate) fn update(
+        &self,
+        flavor: Flavor,
+        token: FencingToken,
+        statement: &UpdateStatement,
+    ) -> Result<UpdateStatement, FenceError> {
+        self.leaves_the_fence_alone(statement.get_values().iter().map(|(column, _)| column))?;
+        let mut statement = statement.clone();
+        statement
+            .table(self.table.clone())
+            .value(self.fence.clone(), raised(flavor, token))
+            .cond_where(self.condition())
+            .and_where(self.lets_pass(token));
+        Ok(statement)
+    }
+
+    /// Raises the fence to the token, as the holder's claim before it reads, and returns `columns` where the database can.
+    /// Always `<=`: a claim may be repeated.
+    pub(crate) fn claim(&self, flavor: Flavor, token: FencingToken, columns: &ReturningClause) -> UpdateStatement {
+        let mut statement = Query::update();
+        statement
+            .table(self.table.clone())
+            .value(self.fence.clone(), raised(flavor, token))
+            .cond_where(self.condition())
+            .and_where(Expr::col(self.fence.clone()).lte(token.get()));
+        if flavor != Flavor::MySql {
+            statement.returning(columns.clone());
+        }
+        statement
+    }
+
+    /// Reads a row that was claimed, where the claim could not return it; no row if a newer token has passed since.
+    pub(crate) fn select_claimed(&self, token: FencingToken, columns: &ReturningClause) -> SelectStatement {
+        let mut statement = Query::select();
+        match columns {
+            ReturningClause::All => statement.column(sea_query::Asterisk),
+            ReturningClause::Columns(columns) => statement.columns(columns.iter().cloned()),
+            ReturningClause::Exprs(exprs) => statement.exprs(exprs.iter().cloned()),
+        };
+        statement
+            .from(self.table.clone())
+            .cond_where(self.condition())
+            .and_where(Expr::col(self.fence.clone()).eq(token.get()))
+            .to_owned()
+    }
+
+    /// Reads the fence and locks the row (SQLite: the transaction holds the write lock already).
+    pub(crate) fn lock(&self) -> SelectStatement {
+        self.read().lock(LockType::Update).to_owned()
+    }
+
+    /// Reads the fence.
+    pub(crate) fn read(&self) -> SelectStatement {
+        Query::select()
+            .column(self.fence.clone())
+            .from(self.table.clone())
+            .cond_where(self.condition())
+            .to_owned()
+    }
+
+    /// Inserts the row, or does nothing if somebody else has in the meantime, and returns the fence if it did insert.
+    ///
+    /// Run under the ledger's lock, after the row was seen to be absent. MySQL has no form that does nothing and says so,
+    /// and reports a duplicate key instead; it alone returns nothing.
+    pub(crate) fn insert(
+        &self,
+        flavor: Flavor,
+        token: FencingToken,
+        upsert: &Upsert,
+    ) -> Result<InsertStatement, FenceError> {
+        self.leaves_the_fence_alone(upsert.insert.iter().map(|(column, _)| column))?;
+        let mut columns: Vec<DynIden> = self.key.iter().map(|(column, _)| column.clone()).collect();
+        let mut values: Vec<Expr> = self.key.iter().map(|(_, value)| Expr::value(value.clone())).collect();
+        for (column, value) in &upsert.insert {
+            columns.push(column.clone());
+            values.push(value.clone());
+        }
+        columns.push(self.fence.clone());
+        values.push(token.get().into());
+
+        let mut statement = Query::insert();
+        statement
+            .into_table(self.table.clone())
+            .columns(columns)
+            .values_panic(values);
+        if flavor != Flavor::MySql {
+            let key = self.key.iter().map(|(column, _)| column.clone());
+            statement
+                .on_conflict(OnConflict::columns(key).do_nothing().to_owned())
+                .returning_col(self.fence.clone());
+        }
+        Ok(statement)
+    }
+
+    /// Deletes the row. Run under the ledger's lock and the row's, after the fence was found to let the token pass.
+    pub(crate) fn delete(&self) -> DeleteStatement {
+        Query::delete()
+            .from_table(self.table.clone())
+            .cond_where(self.condition())
+            .to_owned()
+    }
+
+    pub(crate) fn table(&self) -> &TableName {
+        &self.table
+    }
+
+    pub(crate) fn fence(&self) -> &DynIden {
+        &self.fence
+    }
+
+    fn condition(&self) -> Condition {
+        self.key.iter().fold(Cond::all(), |condition, (column, value)| {
+            condition.add(Expr::col(column.clone()).eq(value.clone()))
+        })
+    }
+
+    fn lets_pass(&self, token: FencingToken) -> Expr {
+        let fence = Expr::col(self.fence.clone());
+        if self.may_rewrite {
+            fence.lte(token.get())
+        } else {
+            fence.lt(token.get())
+        }
+    }
+
+    fn leaves_the_fence_alone<'a>(&self, mut columns: impl Iterator<Item = &'a DynIden>) -> Result<(), FenceError> {
+        let fence = self.fence.to_string();
+        if columns.any(|column| column.to_string().eq_ignore_ascii_case(&fence)) {
+            return Err(StatementProblem::SetsTheFence { column: fence }.into());
+        }
+        Ok(())
+    }
+}
+
+/// Names the table only: key values may be nobody's business, and messages travel.
+impl fmt::Display for Row {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the row of {}", display(&self.table))
+    }
+}
+
+fn raised(flavor: Flavor, token: FencingToken) -> Expr {
+    match flavor {
+        Flavor::MySql => Expr::cust_with_values("LAST_INSERT_ID(?)", [token.get()]),
+        Flavor::Postgres | Flavor::Sqlite => token.get().into(),
+    }
+}
+
+/// What INSERT-or-update writes: values for a row that is not there, and for one that is.
+///
+/// There is no way to say `REPLACE`: it deletes the row that carries the fence, and so walks around it.
+///
+/// ```
+/// use fence_store::Upsert;
+/// use sea_query::{Expr, ExprTrait};
+/// let deposit = Upsert::new()
+///     .value("owner", "ann")
+///     .on_insert("balance", 5)
+///     .on_update("balance", Expr::col("balance").add(5));
+/// ```
+#[derive(Clone, Debug, Default, PartialEq)]
+#[must_use]
+pub struct Upsert {
+    insert: Vec<(DynIden, Expr)>,
+    update: Vec<(DynIden, Expr)>,
+}
+
+impl Upsert {
+    /// Nothing but the key and the fence.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// A column's value, whether the row is there or not.
+    pub fn value(self, column: impl IntoIden, value: impl Into<Expr>) -> Self {
+        let (column, value) = (column.into_iden(), value.into());
+        self.on_insert(column.clone(), value.clone()).on_update(column, value)
+    }
+
+    /// A column's value in a new row only.
+    pub fn on_insert(mut self, column: impl IntoIden, value: impl Into<Expr>) -> Self {
+        self.insert.push((column.into_iden(), value.into()));
+        self
+    }
+
+    /// A column's value in a row that is there only; the expression sees the old row.
+    pub fn on_update(mut self, column: impl IntoIden, value: impl Into<Expr>) -> Self {
+        self.update.push((column.into_iden(), value.into()));
+        self
+    }
+
+    pub(crate) fn as_update(&self) -> UpdateStatement {
+        Query::update().values(self.update.iter().cloned()).to_owned()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use sea_query::{IntoColumnRef, QueryStatementWriter};
+
+    use super::*;
+
+    const TOKEN: i64 = 34;
+
+    fn token() -> FencingToken {
+        FencingToken::assume_granted(TOKEN).unwrap()
+    }
+
+    fn account() -> Row {
+        Row::new("accounts", "id", 42)
+    }
+
+    fn check(statement: impl Fn(Flavor) -> String, postgres: &str, mysql: &str, sqlite: &str) {
+        assert_eq!(statement(Flavor::Postgres), postgres);
+        assert_eq!(statement(Flavor::MySql), mysql);
+        assert_eq!(statement(Flavor::Sqlite), sqlite);
+    }
+
+    fn sql(flavor: Flavor, statement: &impl QueryStatementWriter) -> String {
+        // sea-query leaves a space where SQLite has no lock clause.
+        flavor.render(statement).unwrap().sql.trim_end().to_owned()
+    }
+
+    #[test]
+    fn golden_sql_of_a_fenced_update() {
+        let update = Query::update().value("balance", 101).to_owned();
+        check(
+            |flavor| sql(flavor, &account().update(flavor, token(), &update).unwrap()),
+            r#"UPDATE "accounts" SET "balance" = $1, "fence_token" = $2 WHERE "id" = $3 AND "fence_token" < $4"#,
+            "UPDATE `accounts` SET `balance` = ?, `fence_token` = LAST_INSERT_ID(?) WHERE `id` = ? AND `fence_token` < ?",
+            r#"UPDATE "accounts" SET "balance" = ?, "fence_token" = ? WHERE "id" = ? AND "fence_token" < ?"#,
+        );
+    }
+
+    #[test]
+    fn golden_sql_of_a_rewriting_update_with_a_condition_of_its_own() {
+        let row = Row::new(("shop", "lines"), "order", 42)
+            .and("line", 3)
+            .fence_column("fence")
+            .may_rewrite();
+        let any = Cond::any().add(Expr::col("a").eq(1)).add(Expr::col("b").eq(2));
+        let update = Query::update().value("n", 1).cond_where(any).to_owned();
+        check(
+            |flavor| sql(flavor, &row.update(flavor, token(), &update).unwrap()),
+            r#"UPDATE "shop"."lines" SET "n" = $1, "fence" = $2 WHERE ("a" = $3 OR "b" = $4) AND ("order" = $5 AND "line" = $6) AND "fence" <= $7"#,
+            "UPDATE `shop`.`lines` SET `n` = ?, `fence` = LAST_INSERT_ID(?) WHERE (`a` = ? OR `b` = ?) AND (`order` = ? AND `line` = ?) AND `fence` <= ?",
+            r#"UPDATE "shop"."lines" SET "n" = ?, "fence" = ? WHERE ("a" = ? OR "b" = ?) AND ("order" = ? AND "line" = ?) AND "fence" <= ?"#,
+        );
+    }
+
+    #[test]
+    fn golden_sql_of_a_claim() {
+        let columns = ReturningClause::Columns(vec!["balance".into_column_ref()]);
+        check(
+            |flavor| sql(flavor, &account().claim(flavor, token(), &columns)),
+            r#"UPDATE "accounts" SET "fence_token" = $1 WHERE "id" = $2 AND "fence_token" <= $3 RETURNING "balance""#,
+            "UPDATE `accounts` SET `fence_token` = LAST_INSERT_ID(?) WHERE `id` = ? AND `fence_token` <= ?",
+            r#"UPDATE "accounts" SET "fence_token" = ? WHERE "id" = ? AND "fence_token" <= ? RETURNING "balance""#,
+        );
+        assert_eq!(
+            sql(Flavor::MySql, &account().select_claimed(token(), &columns)),
+            "SELECT `balance` FROM `accounts` WHERE `id` = ? AND `fence_token` = ?"
+        );
+    }
+
+    #[test]
+    fn golden_sql_of_an_insert() {
+        let upsert = Upsert::new().value("owner", "ann").on_update("n", 2);
+        check(
+            |flavor| sql(flavor, &account().insert(flavor, token(), &upsert).unwrap()),
+            r#"INSERT INTO "accounts" ("id", "owner", "fence_token") VALUES ($1, $2, $3) ON CONFLICT ("id") DO NOTHING RETURNING "fence_token""#,
+            "INSERT INTO `accounts` (`id`, `owner`, `fence_token`) VALUES (?, ?, ?)",
+            r#"INSERT INTO "accounts" ("id", "owner", "fence_token") VALUES (?, ?, ?) ON CONFLICT ("id") DO NOTHING RETURNING "fence_token""#,
+        );
+    }
+
+    #[test]
+    fn golden_sql_of_looking_and_deleting() {
+        check(
+            |flavor| sql(flavor, &account().lock()),
+            r#"SELECT "fence_token" FROM "accounts" WHERE "id" = $1 FOR UPDATE"#,
+            "SELECT `fence_token` FROM `accounts` WHERE `id` = ? FOR UPDATE",
+            r#"SELECT "fence_token" FROM "accounts" WHERE "id" = ?"#,
+        );
+        check(
+            |flavor| sql(flavor, &account().delete()),
+            r#"DELETE FROM "accounts" WHERE "id" = $1"#,
+            "DELETE FROM `accounts` WHERE `id` = ?",
+            r#"DELETE FROM "accounts" WHERE "id" = ?"#,
+        );
+    }
+
+    #[test]
+    fn the_fence_decides_by_the_number_alone() {
+        let check = |row: &Row, fence, expected| assert_eq!(row.judge(token(), fence), expected, "{fence}");
+        let strict = account();
+        check(&strict, 0, Judgement::Passes);
+        check(&strict, TOKEN - 1, Judgement::Passes);
+        check(&strict, TOKEN, Judgement::AlreadyWritten);
+        check(&strict, TOKEN + 1, Judgement::Stale);
+        let rewriting = account().may_rewrite();
+        check(&rewriting, TOKEN - 1, Judgement::Passes);
+        check(&rewriting, TOKEN, Judgement::Passes);
+        check(&rewriting, TOKEN + 1, Judgement::Stale);
+    }
+
+    #[test]
+    fn a_statement_that_sets_the_fence_itself_is_refused() {
+        let update = Query::update().value("Fence_Token", 99).to_owned();
+        let refused = account().update(Flavor::Postgres, token(), &update);
+        assert!(matches!(
+            refused,
+            Err(FenceError::Statement(StatementProblem::SetsTheFence { .. }))
+        ));
+        let upsert = Upsert::new().on_insert("fence_token", 99);
+        assert!(account().insert(Flavor::Postgres, token(), &upsert).is_err());
+    }
+
+    #[test]
+    fn b57_an_unsigned_value_that_does_not_fit_is_refused_where_it_would_panic() {
+        let update = Query::update().value("n", u64::MAX).to_owned();
+        for flavor in [Flavor::Postgres, Flavor::Sqlite] {
+            assert!(matches!(
+                flavor.render(&update),
+                Err(FenceError::Statement(StatementProblem::UnsignedTooLarge {
+                    value: u64::MAX
+                }))
+            ));
+        }
+        assert!(Flavor::MySql.render(&update).is_ok());
+    }
+}

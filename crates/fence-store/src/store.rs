@@ -1,0 +1,631 @@
+//! The door: a pool of connections, and the fenced operations on it.
+//!
+//! Each operation takes a grant. That is the point of the crate: a write without a token does not compile.
+
+use std::collections::HashSet;
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use redlock_core::{Grant, Resource};
+use sea_query::{IntoColumnRef, IntoIden, ReturningClause, TableName, UpdateStatement};
+use sqlx::{ColumnIndex, Decode, Pool, Type};
+
+use crate::dialect::{Dialect, Flavor, Isolation, Rendered};
+use crate::error::{ColumnProblem, FenceError};
+use crate::lease::Lease;
+use crate::ledger;
+use crate::row::{Row, Upsert};
+use crate::schema::{LedgerTable, POSTGRES_INSTALL_LOCK, TOKEN, describe_column, display, judge_column};
+use crate::telemetry::record;
+use crate::transaction::{Settled, Ticket, Transaction};
+use crate::write::{self, Applied};
+
+/// How often an operation that runs as a whole here is run again when it lost a race. Others made progress each time.
+const RACES_MAX: usize = 10;
+
+/// A database whose writes are fenced: a sqlx pool, and the name of the ledger's table in it.
+///
+/// Cloning is cheap; clones share the pool.
+///
+/// Columns are checked once per table, before the first write to it (one query of the catalog), so that a column that
+/// cannot hold tokens is an error and never a wrong comparison.
+pub struct FenceStore<DB: Dialect> {
+    pool: Pool<DB>,
+    ledger: LedgerTable,
+    /// Tables, with their fence columns, that were found fit.
+    checked: Arc<Mutex<HashSet<(String, String)>>>,
+}
+
+impl<DB: Dialect> FenceStore<DB> {
+    /// A store on this pool, with the ledger in `fence_ledger`. Opens no connection.
+    #[must_use]
+    pub fn new(pool: Pool<DB>) -> Self {
+        Self::with_ledger(pool, LedgerTable::default())
+    }
+
+    /// The same with another ledger table.
+    #[must_use]
+    pub fn with_ledger(pool: Pool<DB>, ledger: LedgerTable) -> Self {
+        Self {
+            pool,
+            ledger,
+            checked: Arc::default(),
+        }
+    }
+
+    /// Opens a pool of connections to a URL, with sqlx's defaults, and a store on it.
+    ///
+    /// # Errors
+    /// [`FenceError::Database`] if the URL cannot be understood or reached.
+    ///
+    /// # Cancel safety
+    /// Dropping the future closes what was opened.
+    pub async fn connect(url: &str) -> Result<Self, FenceError> {
+        let pool = Pool::connect(url)
+            .await
+            .map_err(|source| FenceError::Database { source })?;
+        Ok(Self::new(pool))
+    }
+
+    /// The pool.
+    #[must_use]
+    pub fn pool(&self) -> &Pool<DB> {
+        &self.pool
+    }
+
+    /// Creates the ledger's table unless it is there. Any number of processes may do so at once.
+    ///
+    /// [`LedgerTable::sql`] is the same as text.
+    ///
+    /// # Errors
+    /// [`FenceError::Database`] if the database refuses, [`FenceError::Column`] if a table of that name is no ledger.
+    ///
+    /// # Cancel safety
+    /// If the future is dropped the table may or may not have been created; installing again is right.
+    pub async fn install_schema(&self) -> Result<(), FenceError> {
+        let mut lease = self.lease().await?;
+        // MySQL commits on its own around a CREATE TABLE, and takes a lock on the name.
+        let in_transaction = DB::FLAVOR != Flavor::MySql;
+        if in_transaction {
+            begin(&mut lease, Isolation::default()).await?;
+        }
+        if DB::FLAVOR == Flavor::Postgres {
+            execute(&mut lease, Flavor::fixed(POSTGRES_INSTALL_LOCK, [])).await?;
+        }
+        let create = Rendered {
+            sql: self.ledger.sql(DB::FLAVOR),
+            values: sea_query::Values(Vec::new()),
+        };
+        execute(&mut lease, create).await?;
+        if in_transaction {
+            lease.commit().await.map_err(FenceError::of_commit)?;
+        }
+        self.check_ledger(&mut lease).await
+    }
+
+    /// Checks that a table has a column that can hold tokens: signed 64-bit, NOT NULL, DEFAULT 0.
+    ///
+    /// # Errors
+    /// [`FenceError::Column`] says what to change.
+    ///
+    /// # Cancel safety
+    /// Reads only.
+    pub async fn check_table(&self, table: impl Into<TableName>, column: impl IntoIden) -> Result<(), FenceError> {
+        let mut lease = self.lease().await?;
+        check_column(&mut lease, &table.into(), &column.into_iden().to_string()).await
+    }
+
+    /// Raises the row's fence to the grant's token, and returns what the row holds *then*: the way to begin a
+    /// read-modify-write.
+    ///
+    /// A check at the write alone loses updates. The old holder reads 100, the new one reads 100, the old one writes 101,
+    /// which is still allowed, and the new one writes 110. After a claim the old holder is refused, and its write that
+    /// came before the claim was read.
+    ///
+    /// ```no_run
+    /// # async fn example(store: fence_store::FenceStore<sqlx::Postgres>, grant: redlock_core::Grant)
+    /// # -> Result<(), Box<dyn std::error::Error>> {
+    /// use fence_store::Row;
+    /// use sea_query::Query;
+    ///
+    /// let account = store.claim(&grant, &Row::new("accounts", "id", 42), ["balance"]).await?;
+    /// let balance: i64 = account.get("balance")?;
+    /// account.update(Query::update().value("balance", balance + 1)).await?;
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// One statement on Postgres and SQLite (`UPDATE … RETURNING`), an UPDATE and a SELECT on MySQL. A claim may be repeated
+    /// under the same grant.
+    ///
+    /// # Errors
+    /// [`FenceError::Stale`], [`FenceError::NoSuchRow`] (the row is not there: use [`upsert`](Self::upsert)), and the errors
+    /// of any write.
+    ///
+    /// # Cancel safety
+    /// If the future is dropped the fence may or may not have been raised; claiming again is right.
+    pub async fn claim<C: IntoColumnRef>(
+        &self,
+        grant: &(impl AsRef<Grant> + Sync),
+        row: &Row,
+        columns: impl IntoIterator<Item = C> + Send,
+    ) -> Result<Claim<DB>, FenceError> {
+        let grant = grant.as_ref();
+        let columns: Vec<_> = columns.into_iter().map(IntoColumnRef::into_column_ref).collect();
+        let result = self.try_claim(grant, row, &ReturningClause::Columns(columns)).await;
+        record::<DB, _>("claim", &result);
+        Ok(Claim {
+            store: self.clone(),
+            grant: grant.clone(),
+            row: row.clone().may_rewrite(),
+            read: result?,
+        })
+    }
+
+    /// Raises the ledger rows of the grant's resources, so that from now on older holders cannot open a transaction.
+    ///
+    /// What is read afterwards is out of every older holder's reach, if all writers use [`begin`](Self::begin).
+    ///
+    /// # Errors
+    /// As [`begin`](Self::begin).
+    ///
+    /// # Cancel safety
+    /// If the future is dropped the rows may or may not have been raised; claiming again is right.
+    pub async fn claim_resources(&self, grant: &(impl AsRef<Grant> + Sync)) -> Result<(), FenceError> {
+        self.begin(grant).await?.commit().await
+    }
+
+    /// Opens a transaction that holds the ledger rows of the grant's resources, at read committed.
+    ///
+    /// ```no_run
+    /// # async fn example(store: fence_store::FenceStore<sqlx::Postgres>, guard: redlock_core::Grant)
+    /// # -> Result<(), fence_store::FenceError> {
+    /// let mut transaction = store.begin(&guard).await?;
+    /// transaction.execute(sqlx::query("UPDATE accounts SET balance = balance - 5 WHERE id = 1")).await?;
+    /// transaction.execute(sqlx::query("UPDATE accounts SET balance = balance + 5 WHERE id = 2")).await?;
+    /// transaction.commit().await
+    /// # }
+    /// ```
+    ///
+    /// When it returns, no transaction of an older holder is open or can be opened on these resources, and one of a newer
+    /// holder has to wait. A grant may open several, one after the other.
+    ///
+    /// # Errors
+    /// [`FenceError::Stale`]: nothing was run. [`FenceError::Conflict`] if another holder kept the rows for longer than the
+    /// database waits. [`FenceError::SchemaMissing`] before [`install_schema`](Self::install_schema).
+    ///
+    /// # Cancel safety
+    /// If the future is dropped, nothing was written and no transaction stays open.
+    pub async fn begin(&self, grant: &(impl AsRef<Grant> + Sync)) -> Result<Transaction<DB>, FenceError> {
+        self.begin_with(grant, Isolation::default()).await
+    }
+
+    /// The same at another isolation level.
+    ///
+    /// # Errors
+    /// As [`begin`](Self::begin). Above read committed the rightful newer holder may be told [`FenceError::Conflict`] as
+    /// well: Postgres answers 40001 to whoever waited for a row that then changed. Such races are run again here a few
+    /// times, as nothing of the caller's has been run.
+    ///
+    /// # Cancel safety
+    /// As [`begin`](Self::begin).
+    pub async fn begin_with(
+        &self,
+        grant: &(impl AsRef<Grant> + Sync),
+        isolation: Isolation,
+    ) -> Result<Transaction<DB>, FenceError> {
+        let mut race = 1;
+        let result = loop {
+            match self.try_begin(grant.as_ref(), isolation).await {
+                Err(error) if error.is_lost_race() && race < RACES_MAX => race += 1,
+                result => break result,
+            }
+        };
+        record::<DB, _>("begin", &result);
+        result
+    }
+
+    /// Updates a row, if its fence lets the grant's token pass, and raises the fence.
+    ///
+    /// The statement says what to write; `row` says where. It gains the fence:
+    ///
+    /// ```sql
+    /// UPDATE "accounts" SET "balance" = $1, "fence_token" = $2 WHERE "id" = $3 AND "fence_token" < $4 -- Postgres
+    /// UPDATE `accounts` SET `balance` = ?, `fence_token` = LAST_INSERT_ID(?) WHERE `id` = ? AND `fence_token` < ? -- MySQL
+    /// UPDATE "accounts" SET "balance" = ?, "fence_token" = ? WHERE "id" = ? AND "fence_token" < ? -- SQLite
+    /// ```
+    ///
+    /// One statement and one round trip, if it is applied. It protects this row and no more. If the new value depends on
+    /// what was read, begin with [`claim`](Self::claim).
+    ///
+    /// A condition of the statement's own is respected; add it with `and_where` or `cond_where`.
+    ///
+    /// # Errors
+    /// [`FenceError::Stale`], [`FenceError::AlreadyWritten`] unless the row [may be rewritten](Row::may_rewrite),
+    /// [`FenceError::NoSuchRow`], [`FenceError::Unknown`] if the connection was lost (under the strict rule, writing again
+    /// settles it: applied, or already written), [`FenceError::Column`], [`FenceError::Conflict`].
+    ///
+    /// # Cancel safety
+    /// If the future is dropped the write may or may not have been applied, as with an unknown outcome.
+    pub async fn update(
+        &self,
+        grant: &(impl AsRef<Grant> + Sync),
+        row: &Row,
+        statement: &UpdateStatement,
+    ) -> Result<Applied, FenceError> {
+        let grant = grant.as_ref();
+        let result = self.raced_update(grant, row, statement).await;
+        record::<DB, _>("update", &result);
+        result
+    }
+
+    /// Inserts a row under the grant's token, or updates it as [`update`](Self::update) does.
+    ///
+    /// A row that is there costs one round trip. To insert one, the grant's ledger rows are raised first, in a transaction:
+    /// they remember who deleted the row, and stop a stale holder from bringing it back. The key must be unique in the
+    /// table. One row should always be written under the same resources.
+    ///
+    /// # Errors
+    /// As [`update`](Self::update), and [`FenceError::SchemaMissing`].
+    ///
+    /// # Cancel safety
+    /// As [`update`](Self::update).
+    pub async fn upsert(
+        &self,
+        grant: &(impl AsRef<Grant> + Sync),
+        row: &Row,
+        upsert: &Upsert,
+    ) -> Result<Applied, FenceError> {
+        let grant = grant.as_ref();
+        let mut race = 1;
+        let result = loop {
+            match self.try_upsert(grant, row, upsert).await {
+                Err(error) if error.is_lost_race() && race < RACES_MAX => race += 1,
+                result => break result,
+            }
+        };
+        record::<DB, _>("upsert", &result);
+        result
+    }
+
+    /// Deletes a row, if its fence lets the grant's token pass, and leaves the fence behind in the ledger: in one
+    /// transaction, the grant's ledger rows are raised and the row is deleted.
+    ///
+    /// # Errors
+    /// As [`update`](Self::update), and [`FenceError::SchemaMissing`]. After [`FenceError::NoSuchRow`] the ledger has been
+    /// raised all the same: the caller wanted the row gone, and no older holder may insert it now.
+    ///
+    /// # Cancel safety
+    /// As [`update`](Self::update).
+    pub async fn delete(&self, grant: &(impl AsRef<Grant> + Sync), row: &Row) -> Result<Applied, FenceError> {
+        let grant = grant.as_ref();
+        let mut race = 1;
+        let result = loop {
+            match self.try_delete(grant, row).await {
+                Err(error) if error.is_lost_race() && race < RACES_MAX => race += 1,
+                result => break result,
+            }
+        };
+        record::<DB, _>("delete", &result);
+        result
+    }
+
+    /// What became of a transaction whose commit got no answer.
+    ///
+    /// Waits until no transaction on the resource is open any more, so the answer is final. Ask before the same grant
+    /// writes through the ledger again; its next transaction replaces the mark that is looked for.
+    ///
+    /// # Errors
+    /// [`FenceError::Conflict`] if the transaction is open for longer than the database waits, and other database errors.
+    ///
+    /// # Cancel safety
+    /// Changes nothing.
+    pub async fn settle(&self, ticket: &Ticket) -> Result<Settled, FenceError> {
+        let mut lease = self.lease().await?;
+        begin(&mut lease, Isolation::default()).await?;
+        let own = ledger::new_transaction_id();
+        let entry = ledger::entry_after_others(&mut lease, &self.ledger, &ticket.resource, own).await;
+        lease.rollback().await;
+        Ok(match entry? {
+            Some(entry) if entry.transaction_id == ticket.transaction_id => Settled::Committed,
+            Some(entry) if ticket.token.get() < entry.token => Settled::Superseded { highest: entry.token },
+            _ => Settled::NotCommitted,
+        })
+    }
+
+    /// The highest token that the ledger knows for a resource; `None` if it was never written through the ledger.
+    ///
+    /// # Errors
+    /// [`FenceError::SchemaMissing`] and other database errors.
+    ///
+    /// # Cancel safety
+    /// Reads only.
+    pub async fn highest_token(&self, resource: &Resource) -> Result<Option<i64>, FenceError> {
+        let mut lease = self.lease().await?;
+        self.check_ledger(&mut lease).await?;
+        let highest = ledger::highest(&mut lease, &self.ledger, &resource.clone().into()).await?;
+        Ok(highest.map(|(token, _)| token))
+    }
+
+    /// The fence of a row: the token under which it was last written or claimed, 0 if never; `None` without such a row.
+    ///
+    /// # Errors
+    /// Database errors.
+    ///
+    /// # Cancel safety
+    /// Reads only.
+    pub async fn fence_of(&self, row: &Row) -> Result<Option<i64>, FenceError> {
+        let mut lease = self.lease().await?;
+        self.check_row(&mut lease, row).await?;
+        let query = DB::query(DB::FLAVOR.render(&row.read())?);
+        let found = lease.fetch_optional(query).await.map_err(FenceError::of_statement)?;
+        let fence = found.map(|row| DB::integer(&row, 0)).transpose();
+        Ok(fence.map_err(|source| FenceError::Database { source })?.flatten())
+    }
+
+    async fn try_begin(&self, grant: &Grant, isolation: Isolation) -> Result<Transaction<DB>, FenceError> {
+        let mut lease = self.lease().await?;
+        self.check_ledger(&mut lease).await?;
+        begin(&mut lease, isolation).await?;
+        let transaction_id = ledger::new_transaction_id();
+        let raised = ledger::raise(
+            &mut lease,
+            &self.ledger,
+            grant.resources(),
+            grant.token(),
+            transaction_id,
+        )
+        .await;
+        match raised {
+            Ok(()) => Ok(Transaction::new(
+                lease,
+                self.ledger.clone(),
+                grant.clone(),
+                transaction_id,
+            )),
+            Err(error) => {
+                lease.rollback().await;
+                Err(error)
+            }
+        }
+    }
+
+    async fn raced_update(&self, grant: &Grant, row: &Row, statement: &UpdateStatement) -> Result<Applied, FenceError> {
+        let fenced = row.update(DB::FLAVOR, grant.token(), statement)?;
+        let statement = DB::FLAVOR.render(&fenced)?;
+        let mut race = 1;
+        loop {
+            match self.try_update(grant, row, &statement).await {
+                Err(error) if error.is_lost_race() && race < RACES_MAX => race += 1,
+                result => return result,
+            }
+        }
+    }
+
+    async fn try_update(&self, grant: &Grant, row: &Row, statement: &Rendered) -> Result<Applied, FenceError> {
+        let mut lease = self.lease().await?;
+        self.check_row(&mut lease, row).await?;
+        let first = write::update(&mut lease, grant, statement.clone()).await;
+        if let Some(applied) = first.map_err(FenceError::of_commit)? {
+            return Ok(applied);
+        }
+        self.check_ledger(&mut lease).await?;
+        begin(&mut lease, Isolation::default()).await?;
+        let result = write::update_under_lock(&mut lease, &self.ledger, grant, row, statement.clone()).await;
+        end(lease, result).await
+    }
+
+    async fn try_upsert(&self, grant: &Grant, row: &Row, upsert: &Upsert) -> Result<Applied, FenceError> {
+        let update = row.update(DB::FLAVOR, grant.token(), &upsert.as_update())?;
+        let update = DB::FLAVOR.render(&update)?;
+        let mut lease = self.lease().await?;
+        self.check_row(&mut lease, row).await?;
+        let first = write::update(&mut lease, grant, update).await;
+        if let Some(applied) = first.map_err(FenceError::of_commit)? {
+            return Ok(applied);
+        }
+        self.begin_on_ledger(&mut lease, grant).await?;
+        let result = write::upsert_under_lock(&mut lease, grant, row, upsert).await;
+        end(lease, result).await
+    }
+
+    async fn try_delete(&self, grant: &Grant, row: &Row) -> Result<Applied, FenceError> {
+        let mut lease = self.lease().await?;
+        self.check_row(&mut lease, row).await?;
+        self.begin_on_ledger(&mut lease, grant).await?;
+        match write::delete_under_lock(&mut lease, grant, row).await {
+            Err(FenceError::NoSuchRow { table }) => {
+                lease.commit().await.map_err(FenceError::of_commit)?;
+                Err(FenceError::NoSuchRow { table })
+            }
+            result => end(lease, result).await,
+        }
+    }
+
+    async fn try_claim(&self, grant: &Grant, row: &Row, columns: &ReturningClause) -> Result<DB::Row, FenceError> {
+        let token = grant.token();
+        let raise = DB::FLAVOR.render(&row.claim(DB::FLAVOR, token, columns))?;
+        let mut lease = self.lease().await?;
+        self.check_row(&mut lease, row).await?;
+        let claimed = if DB::FLAVOR == Flavor::MySql {
+            // No UPDATE returns rows there. Between the two statements only newer holders can write, and if one does, its
+            // token is not ours and the second statement finds nothing.
+            execute(&mut lease, raise).await?;
+            let read = DB::FLAVOR.render(&row.select_claimed(token, columns))?;
+            lease.fetch_optional(DB::query(read)).await
+        } else {
+            lease.fetch_optional(DB::query(raise)).await
+        };
+        if let Some(read) = claimed.map_err(FenceError::of_statement)? {
+            return Ok(read);
+        }
+        self.check_ledger(&mut lease).await?;
+        begin(&mut lease, Isolation::default()).await?;
+        let why = write::why_not_claimed(&mut lease, &self.ledger, grant, &row.clone().may_rewrite()).await;
+        lease.rollback().await;
+        Err(why.unwrap_or_else(|error| error))
+    }
+
+    async fn begin_on_ledger(&self, lease: &mut Lease<DB>, grant: &Grant) -> Result<(), FenceError> {
+        self.check_ledger(lease).await?;
+        begin(lease, Isolation::default()).await?;
+        let id = ledger::new_transaction_id();
+        let raised = ledger::raise(lease, &self.ledger, grant.resources(), grant.token(), id).await;
+        if raised.is_err() {
+            lease.rollback().await;
+        }
+        raised
+    }
+
+    async fn lease(&self) -> Result<Lease<DB>, FenceError> {
+        Lease::acquire(&self.pool)
+            .await
+            .map_err(|source| FenceError::Database { source })
+    }
+
+    async fn check_row(&self, lease: &mut Lease<DB>, row: &Row) -> Result<(), FenceError> {
+        self.check_once(lease, row.table(), &row.fence().to_string()).await
+    }
+
+    async fn check_ledger(&self, lease: &mut Lease<DB>) -> Result<(), FenceError> {
+        let table = self.ledger.table_name();
+        match self.check_once(lease, &table, TOKEN).await {
+            Err(FenceError::Column(ColumnProblem::Missing { table, .. })) => {
+                Err(FenceError::SchemaMissing { table, source: None })
+            }
+            result => result,
+        }
+    }
+
+    async fn check_once(&self, lease: &mut Lease<DB>, table: &TableName, column: &str) -> Result<(), FenceError> {
+        let key = (display(table), column.to_owned());
+        if self.checked().contains(&key) {
+            return Ok(());
+        }
+        check_column(lease, table, column).await?;
+        self.checked().insert(key);
+        Ok(())
+    }
+
+    fn checked(&self) -> std::sync::MutexGuard<'_, HashSet<(String, String)>> {
+        self.checked.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<DB: Dialect> Clone for FenceStore<DB> {
+    fn clone(&self) -> Self {
+        Self {
+            pool: self.pool.clone(),
+            ledger: self.ledger.clone(),
+            checked: Arc::clone(&self.checked),
+        }
+    }
+}
+
+impl<DB: Dialect> fmt::Debug for FenceStore<DB> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("FenceStore")
+            .field("database", &DB::NAME)
+            .field("ledger", &self.ledger)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A row that was claimed: what it held then, and the way to write it.
+///
+/// From [`FenceStore::claim`].
+pub struct Claim<DB: Dialect> {
+    store: FenceStore<DB>,
+    grant: Grant,
+    row: Row,
+    read: DB::Row,
+}
+
+impl<DB: Dialect> Claim<DB> {
+    /// The row as it was when its fence had been raised.
+    #[must_use]
+    pub fn row(&self) -> &DB::Row {
+        &self.read
+    }
+
+    /// A column of the row, by name or position.
+    ///
+    /// # Errors
+    /// [`FenceError::Database`] if there is no such column, or it has another type.
+    pub fn get<'r, T>(&'r self, column: impl ColumnIndex<DB::Row>) -> Result<T, FenceError>
+    where
+        T: Decode<'r, DB> + Type<DB>,
+    {
+        sqlx::Row::try_get(&self.read, column).map_err(|source| FenceError::Database { source })
+    }
+
+    /// Writes the row, unless a newer holder has claimed or written it since. May be done several times.
+    ///
+    /// # Errors
+    /// As [`FenceStore::update`], but never [`FenceError::AlreadyWritten`].
+    ///
+    /// # Cancel safety
+    /// As [`FenceStore::update`].
+    pub async fn update(&self, statement: &UpdateStatement) -> Result<Applied, FenceError> {
+        self.store.update(&self.grant, &self.row, statement).await
+    }
+
+    /// Deletes the row, unless a newer holder has claimed or written it since.
+    ///
+    /// # Errors
+    /// As [`FenceStore::delete`], but never [`FenceError::AlreadyWritten`].
+    ///
+    /// # Cancel safety
+    /// As [`FenceStore::delete`].
+    pub async fn delete(self) -> Result<Applied, FenceError> {
+        self.store.delete(&self.grant, &self.row).await
+    }
+}
+
+impl<DB: Dialect> fmt::Debug for Claim<DB> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Claim")
+            .field("grant", &self.grant)
+            .field("row", &self.row)
+            .finish_non_exhaustive()
+    }
+}
+
+async fn begin<DB: Dialect>(lease: &mut Lease<DB>, isolation: Isolation) -> Result<(), FenceError> {
+    lease.begin(isolation).await.map_err(FenceError::of_statement)
+}
+
+async fn execute<DB: Dialect>(lease: &mut Lease<DB>, statement: Rendered) -> Result<DB::QueryResult, FenceError> {
+    lease
+        .execute(DB::query(statement))
+        .await
+        .map_err(FenceError::of_statement)
+}
+
+/// Commits what was applied, rolls back what was not.
+async fn end<DB: Dialect>(mut lease: Lease<DB>, result: Result<Applied, FenceError>) -> Result<Applied, FenceError> {
+    if result.is_ok() {
+        let committed = lease.commit().await;
+        lease.rollback().await;
+        committed.map_err(FenceError::of_commit)?;
+    } else {
+        lease.rollback().await;
+    }
+    result
+}
+
+async fn check_column<DB: Dialect>(lease: &mut Lease<DB>, table: &TableName, column: &str) -> Result<(), FenceError> {
+    let query = DB::query(describe_column(DB::FLAVOR, table, column));
+    let found = lease.fetch_optional(query).await.map_err(FenceError::of_statement)?;
+    let Some(found) = found else {
+        return Err(ColumnProblem::Missing {
+            table: display(table),
+            column: column.to_owned(),
+        }
+        .into());
+    };
+    let text = |index| DB::text(&found, index).map_err(|source| FenceError::Database { source });
+    let (name, nullable, default) = (text(0)?.unwrap_or_default(), text(1)?, text(2)?);
+    let nullable = nullable.as_deref() != Some("NO");
+    judge_column(DB::FLAVOR, &display(table), column, &name, nullable, default.as_deref())?;
+    Ok(())
+}

@@ -1,0 +1,308 @@
+//! A transaction that holds the ledger rows of its grant until it ends, so that any statements in it are fenced.
+//!
+//! Comes from [`FenceStore::begin`](crate::FenceStore::begin), which raised the rows. After any error there is nothing to
+//! be saved: the whole transaction is rolled back at once, for databases differ in how much of it they keep (InnoDB undoes
+//! one statement after a lock wait, everything after a dead-lock; Postgres takes a `COMMIT` then and rolls back).
+
+use std::fmt;
+
+use redlock_core::{Grant, Resource};
+use sea_query::{QueryStatementWriter, UpdateStatement};
+use sqlx::Execute;
+
+use crate::dialect::Dialect;
+use crate::error::FenceError;
+use crate::lease::Lease;
+use crate::row::{Row, Upsert};
+use crate::schema::LedgerTable;
+use crate::telemetry::record;
+use crate::write::{self, Applied};
+
+/// Marks that a transaction is still the one that was begun: it does not survive a rollback by the server.
+const SAVEPOINT: &str = "SAVEPOINT fence_store_unwatched";
+const RELEASE: &str = "RELEASE SAVEPOINT fence_store_unwatched";
+
+/// An open transaction under a grant.
+///
+/// # Dropping is rolling back
+/// Nothing is kept unless [`commit`](Self::commit) says so. A transaction that is dropped, or whose future is dropped in
+/// the middle of a statement, never returns open to the pool: it is rolled back first, or its connection is closed.
+#[must_use = "a transaction that is dropped is rolled back"]
+pub struct Transaction<DB: Dialect> {
+    lease: Lease<DB>,
+    ledger: LedgerTable,
+    grant: Grant,
+    transaction_id: i64,
+    /// Why it was rolled back before its end.
+    failed: Option<Failure>,
+    /// The connection was lent out, so errors may have gone by unseen.
+    unwatched: bool,
+}
+
+/// An error that ended a transaction, kept for whoever calls `commit` in spite of it.
+struct Failure {
+    conflict: bool,
+    message: String,
+}
+
+/// By which a transaction whose commit got no answer is found again: see [`FenceStore::settle`](crate::FenceStore::settle).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ticket {
+    pub(crate) resource: Resource,
+    pub(crate) token: redlock_core::FencingToken,
+    pub(crate) transaction_id: i64,
+}
+
+/// What became of a transaction whose commit got no answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Settled {
+    /// It was committed.
+    Committed,
+    /// It was rolled back: run it again while the lock is held.
+    NotCommitted,
+    /// A newer holder has been here since, and the trace is gone. The newer holder saw whatever was committed.
+    Superseded {
+        /// The newer holder's token.
+        highest: i64,
+    },
+}
+
+impl<DB: Dialect> Transaction<DB> {
+    pub(crate) fn new(lease: Lease<DB>, ledger: LedgerTable, grant: Grant, transaction_id: i64) -> Self {
+        Self {
+            lease,
+            ledger,
+            grant,
+            transaction_id,
+            failed: None,
+            unwatched: false,
+        }
+    }
+
+    /// Runs a sqlx query.
+    ///
+    /// # Errors
+    /// As the database reports, sorted; the transaction is rolled back then.
+    ///
+    /// # Cancel safety
+    /// If the future is dropped, the transaction can only be rolled back; so do it by dropping it too.
+    pub async fn execute<'q>(&mut self, query: impl Execute<'q, DB> + 'q) -> Result<DB::QueryResult, FenceError> {
+        self.still_open()?;
+        let result = self.lease.execute(query).await;
+        self.watch(result.map_err(FenceError::of_statement)).await
+    }
+
+    /// Runs a sqlx query and returns the first row, if there is one.
+    ///
+    /// # Errors
+    /// As [`execute`](Self::execute).
+    ///
+    /// # Cancel safety
+    /// As [`execute`](Self::execute).
+    pub async fn fetch_optional<'q>(
+        &mut self,
+        query: impl Execute<'q, DB> + 'q,
+    ) -> Result<Option<DB::Row>, FenceError> {
+        self.still_open()?;
+        let result = self.lease.fetch_optional(query).await;
+        self.watch(result.map_err(FenceError::of_statement)).await
+    }
+
+    /// Runs a sqlx query and returns all rows.
+    ///
+    /// # Errors
+    /// As [`execute`](Self::execute).
+    ///
+    /// # Cancel safety
+    /// As [`execute`](Self::execute).
+    pub async fn fetch_all<'q>(&mut self, query: impl Execute<'q, DB> + 'q) -> Result<Vec<DB::Row>, FenceError> {
+        self.still_open()?;
+        let result = self.lease.fetch_all(query).await;
+        self.watch(result.map_err(FenceError::of_statement)).await
+    }
+
+    /// Runs a sea-query statement and returns how many rows it affected, as the database counts them.
+    ///
+    /// # Errors
+    /// As [`execute`](Self::execute), and [`FenceError::Statement`] before anything is sent.
+    ///
+    /// # Cancel safety
+    /// As [`execute`](Self::execute).
+    pub async fn run(&mut self, statement: &(impl QueryStatementWriter + Sync)) -> Result<u64, FenceError> {
+        let query = DB::query(DB::FLAVOR.render(statement)?);
+        let result = self.execute(query).await?;
+        Ok(DB::rows_affected(&result))
+    }
+
+    /// Runs a sea-query statement and returns all its rows.
+    ///
+    /// # Errors
+    /// As [`run`](Self::run).
+    ///
+    /// # Cancel safety
+    /// As [`execute`](Self::execute).
+    pub async fn read(&mut self, statement: &(impl QueryStatementWriter + Sync)) -> Result<Vec<DB::Row>, FenceError> {
+        let query = DB::query(DB::FLAVOR.render(statement)?);
+        self.fetch_all(query).await
+    }
+
+    /// Updates a row that has a fence of its own, as [`FenceStore::update`](crate::FenceStore::update) does.
+    ///
+    /// # Errors
+    /// The same. A refusal rolls back the transaction.
+    ///
+    /// # Cancel safety
+    /// As [`execute`](Self::execute).
+    pub async fn update(&mut self, row: &Row, statement: &UpdateStatement) -> Result<Applied, FenceError> {
+        let statement = row.update(DB::FLAVOR, self.grant.token(), statement)?;
+        let statement = DB::FLAVOR.render(&statement)?;
+        self.still_open()?;
+        let first = write::update(&mut self.lease, &self.grant, statement.clone()).await;
+        let result = match first {
+            Ok(Some(applied)) => Ok(applied),
+            Ok(None) => write::update_under_lock(&mut self.lease, &self.ledger, &self.grant, row, statement).await,
+            Err(error) => Err(FenceError::of_statement(error)),
+        };
+        self.watch(result).await
+    }
+
+    /// Inserts or updates a row that has a fence of its own, as [`FenceStore::upsert`](crate::FenceStore::upsert) does.
+    ///
+    /// # Errors
+    /// The same. A refusal rolls back the transaction.
+    ///
+    /// # Cancel safety
+    /// As [`execute`](Self::execute).
+    pub async fn upsert(&mut self, row: &Row, upsert: &Upsert) -> Result<Applied, FenceError> {
+        self.still_open()?;
+        let result = write::upsert_under_lock(&mut self.lease, &self.grant, row, upsert).await;
+        self.watch(result).await
+    }
+
+    /// Deletes a row that has a fence of its own, as [`FenceStore::delete`](crate::FenceStore::delete) does.
+    ///
+    /// # Errors
+    /// The same. A refusal rolls back the transaction.
+    ///
+    /// # Cancel safety
+    /// As [`execute`](Self::execute).
+    pub async fn delete(&mut self, row: &Row) -> Result<Applied, FenceError> {
+        self.still_open()?;
+        let result = write::delete_under_lock(&mut self.lease, &self.grant, row).await;
+        self.watch(result).await
+    }
+
+    /// The connection, for whatever sqlx can do with one: query macros, savepoints, `COPY`.
+    ///
+    /// What happens on it is not watched. **An error of a statement run here must end the transaction**: turn it into a
+    /// [`FenceError`] with `?` and drop the transaction. MySQL has rolled back everything after a dead-lock, and would run
+    /// the next statement on its own, outside the fence; a commit notices that, but the statement has been run. Do not
+    /// commit or roll back by hand.
+    ///
+    /// # Errors
+    /// As [`execute`](Self::execute).
+    ///
+    /// # Cancel safety
+    /// As [`execute`](Self::execute).
+    pub async fn connection(&mut self) -> Result<&mut DB::Connection, FenceError> {
+        if !self.unwatched {
+            self.execute(SAVEPOINT).await?;
+            self.unwatched = true;
+        }
+        self.still_open()?;
+        Ok(self.lease.unwatched())
+    }
+
+    /// The grant under which it was opened.
+    #[must_use]
+    pub fn grant(&self) -> &Grant {
+        &self.grant
+    }
+
+    /// Keep it before [`commit`](Self::commit), to be able to ask what became of it when the answer was lost.
+    ///
+    /// # Panics
+    /// Never: a grant has a resource.
+    #[must_use]
+    pub fn ticket(&self) -> Ticket {
+        let resource = self.grant.resources().iter().next();
+        Ticket {
+            resource: resource.expect("a grant has at least one resource").clone(),
+            token: self.grant.token(),
+            transaction_id: self.transaction_id,
+        }
+    }
+
+    /// Makes everything permanent. When this returns, it is.
+    ///
+    /// # Errors
+    /// [`FenceError::Unknown`] if the answer was lost: it may be committed, and [`FenceStore::settle`] tells. Every other
+    /// error means that nothing was kept, also when an earlier error of this transaction was passed over.
+    ///
+    /// # Cancel safety
+    /// If the future is dropped, the outcome is unknown in the same way. No transaction stays open.
+    ///
+    /// [`FenceStore::settle`]: crate::FenceStore::settle
+    pub async fn commit(mut self) -> Result<(), FenceError> {
+        let result = self.try_commit().await;
+        record::<DB, _>("commit", &result);
+        result
+    }
+
+    async fn try_commit(&mut self) -> Result<(), FenceError> {
+        self.still_open()?;
+        if self.unwatched {
+            // Fails if the server has rolled back (MySQL), or will roll back instead of committing (Postgres).
+            self.execute(RELEASE).await?;
+        }
+        match self.lease.commit().await {
+            Ok(()) => Ok(()),
+            Err(error) => {
+                // SQLite keeps a transaction open whose commit was refused.
+                self.lease.rollback().await;
+                Err(FenceError::of_commit(error))
+            }
+        }
+    }
+
+    /// Undoes everything, the raise of the ledger included.
+    ///
+    /// # Cancel safety
+    /// If the future is dropped, the rollback goes on without it.
+    pub async fn rollback(mut self) {
+        self.lease.rollback().await;
+    }
+
+    /// After an error: rolls back at once, so that nobody waits for locks of a transaction that will not commit.
+    async fn watch<T>(&mut self, result: Result<T, FenceError>) -> Result<T, FenceError> {
+        if let Err(error) = &result {
+            self.failed = Some(Failure {
+                conflict: error.is_conflict(),
+                message: error.to_string(),
+            });
+            self.lease.rollback().await;
+        }
+        result
+    }
+
+    fn still_open(&self) -> Result<(), FenceError> {
+        let Some(failure) = &self.failed else {
+            return Ok(());
+        };
+        let source = sqlx::Error::Protocol(failure.message.clone());
+        Err(if failure.conflict {
+            FenceError::Conflict { source }
+        } else {
+            FenceError::Database { source }
+        })
+    }
+}
+
+impl<DB: Dialect> fmt::Debug for Transaction<DB> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Transaction")
+            .field("grant", &self.grant)
+            .field("lease", &self.lease)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,198 @@
+//! Runs row-fenced statements and finds out what became of them.
+//!
+//! The way of a write: the fenced statement first, on its own. If it matched, that is the answer, after one round trip. If
+//! not, nothing is concluded from that; the row is locked, its fence read, and the answer given under the lock.
+//!
+//! "Matched" does not rest on how affected rows are counted. Postgres and SQLite count the rows that an UPDATE matched.
+//! MySQL counts matched or changed ones, as the connection asked; there the token comes back as the statement's last
+//! insert id if, and only if, a row matched.
+
+use redlock_core::Grant;
+use sqlx::error::ErrorKind;
+
+use crate::dialect::{Dialect, Flavor, Rendered};
+use crate::error::FenceError;
+use crate::lease::Lease;
+use crate::ledger;
+use crate::row::{Judgement, Row, Upsert};
+use crate::schema::{LedgerTable, display};
+
+/// How often an insertion looks again when another program inserted the row first. The second look finds it.
+const INSERT_LOOKS_MAX: usize = 3;
+
+/// The write took effect.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Applied {
+    /// How many rows it wrote: one, if the key is unique.
+    pub rows: u64,
+}
+
+/// Runs a fenced UPDATE; `None` if it matched no row.
+pub(crate) async fn update<DB: Dialect>(
+    lease: &mut Lease<DB>,
+    grant: &Grant,
+    statement: Rendered,
+) -> sqlx::Result<Option<Applied>> {
+    let result = lease.execute(DB::query(statement)).await?;
+    let rows = DB::rows_affected(&result);
+    let matched = match DB::last_insert_id(&result) {
+        Some(id) => i64::try_from(id) == Ok(grant.token().get()),
+        None => 0 < rows,
+    };
+    Ok(matched.then_some(Applied { rows: rows.max(1) }))
+}
+
+/// Locks the row and says why a fenced UPDATE matched nothing, or runs it if there is no reason any more.
+///
+/// Within a transaction.
+pub(crate) async fn update_under_lock<DB: Dialect>(
+    lease: &mut Lease<DB>,
+    ledger: &LedgerTable,
+    grant: &Grant,
+    row: &Row,
+    statement: Rendered,
+) -> Result<Applied, FenceError> {
+    match locked_fence(lease, row).await? {
+        Some(fence) => let_pass(grant, row, fence)?,
+        None => return Err(absent(lease, ledger, grant, row).await?),
+    }
+    update(lease, grant, statement)
+        .await
+        .map_err(FenceError::of_statement)?
+        // The fence lets it pass and the row is locked, so the statement's own condition does not hold.
+        .ok_or_else(|| no_such_row(row))
+}
+
+/// Inserts the row or updates it, under the lock of the grant's ledger rows, which the caller has raised.
+///
+/// Fenced insertions of one resource queue up on the ledger, as do deletions, so neither two of them collide nor can a
+/// stale one bring back a row that a newer holder deleted.
+pub(crate) async fn upsert_under_lock<DB: Dialect>(
+    lease: &mut Lease<DB>,
+    grant: &Grant,
+    row: &Row,
+    upsert: &Upsert,
+) -> Result<Applied, FenceError> {
+    let token = grant.token();
+    let insert = DB::FLAVOR.render(&row.insert(DB::FLAVOR, token, upsert)?)?;
+    let rewrite = DB::FLAVOR.render(&row.update(DB::FLAVOR, token, &upsert.as_update())?)?;
+    for look in 1..=INSERT_LOOKS_MAX {
+        if let Some(fence) = locked_fence(lease, row).await? {
+            let_pass(grant, row, fence)?;
+            let updated = update(lease, grant, rewrite).await.map_err(FenceError::of_statement)?;
+            return updated.ok_or_else(|| no_such_row(row));
+        }
+        if inserted(lease, insert.clone(), look).await? {
+            return Ok(Applied { rows: 1 });
+        }
+    }
+    Err(FenceError::conflict("another program inserts and deletes the row"))
+}
+
+/// Deletes the row, under the lock of the grant's ledger rows, which the caller has raised and which keep the fence.
+pub(crate) async fn delete_under_lock<DB: Dialect>(
+    lease: &mut Lease<DB>,
+    grant: &Grant,
+    row: &Row,
+) -> Result<Applied, FenceError> {
+    match locked_fence(lease, row).await? {
+        Some(fence) => let_pass(grant, row, fence)?,
+        None => return Err(no_such_row(row)),
+    }
+    let statement = DB::FLAVOR.render(&row.delete())?;
+    let result = lease
+        .execute(DB::query(statement))
+        .await
+        .map_err(FenceError::of_statement)?;
+    Ok(Applied {
+        rows: DB::rows_affected(&result),
+    })
+}
+
+/// Why a claim found no row that it may raise. Within a transaction.
+pub(crate) async fn why_not_claimed<DB: Dialect>(
+    lease: &mut Lease<DB>,
+    ledger: &LedgerTable,
+    grant: &Grant,
+    row: &Row,
+) -> Result<FenceError, FenceError> {
+    match locked_fence(lease, row).await? {
+        Some(fence) => Ok(match let_pass(grant, row, fence) {
+            Err(refusal) => refusal,
+            Ok(()) => FenceError::conflict("the row appeared while it was being claimed"),
+        }),
+        None => absent(lease, ledger, grant, row).await,
+    }
+}
+
+/// The row's fence, read under lock, on its newest version; `None` if there is no such row.
+async fn locked_fence<DB: Dialect>(lease: &mut Lease<DB>, row: &Row) -> Result<Option<i64>, FenceError> {
+    let statement = DB::FLAVOR.render(&row.lock())?;
+    let rows = lease
+        .fetch_all(DB::query(statement))
+        .await
+        .map_err(FenceError::of_statement)?;
+    let mut highest = None;
+    for row in &rows {
+        let fence = DB::integer(row, 0).map_err(|source| FenceError::Database { source })?;
+        highest = highest.max(fence);
+    }
+    Ok(highest)
+}
+
+fn let_pass(grant: &Grant, row: &Row, fence: i64) -> Result<(), FenceError> {
+    let token = grant.token();
+    let target = || row.to_string();
+    match row.judge(token, fence) {
+        Judgement::Passes => Ok(()),
+        Judgement::AlreadyWritten => Err(FenceError::AlreadyWritten {
+            token,
+            target: target(),
+        }),
+        Judgement::Stale => Err(FenceError::Stale {
+            presented: token,
+            highest: fence,
+            target: target(),
+        }),
+    }
+}
+
+/// The row is not there: was it deleted by a newer holder? The ledger knows.
+async fn absent<DB: Dialect>(
+    lease: &mut Lease<DB>,
+    ledger: &LedgerTable,
+    grant: &Grant,
+    row: &Row,
+) -> Result<FenceError, FenceError> {
+    let highest = ledger::highest(lease, ledger, grant.resources()).await?;
+    Ok(match highest {
+        Some((highest, resource)) if grant.token().get() < highest => ledger::stale(grant.token(), highest, &resource),
+        _ => no_such_row(row),
+    })
+}
+
+/// Runs the insertion of a row that was absent a moment ago; false if another program was faster.
+async fn inserted<DB: Dialect>(lease: &mut Lease<DB>, statement: Rendered, look: usize) -> Result<bool, FenceError> {
+    if DB::FLAVOR != Flavor::MySql {
+        let row = lease.fetch_optional(DB::query(statement)).await;
+        return Ok(row.map_err(FenceError::of_statement)?.is_some());
+    }
+    match lease.execute(DB::query(statement)).await {
+        Ok(_) => Ok(true),
+        // Of the row's key, or of another unique one: the next look at the row tells them apart.
+        Err(error) if look < INSERT_LOOKS_MAX && is_duplicate(&error) => Ok(false),
+        Err(error) => Err(FenceError::of_statement(error)),
+    }
+}
+
+fn is_duplicate(error: &sqlx::Error) -> bool {
+    error
+        .as_database_error()
+        .is_some_and(|reported| reported.kind() == ErrorKind::UniqueViolation)
+}
+
+fn no_such_row(row: &Row) -> FenceError {
+    FenceError::NoSuchRow {
+        table: display(row.table()),
+    }
+}
