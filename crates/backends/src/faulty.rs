@@ -55,46 +55,31 @@ impl Fault {
     /// The request travels for so long.
     #[must_use]
     pub fn request_delay(delay: Duration) -> Self {
-        Self {
-            request_delay: delay,
-            ..Self::default()
-        }
+        Self { request_delay: delay, ..Self::default() }
     }
 
     /// The reply travels for so long.
     #[must_use]
     pub fn reply_delay(delay: Duration) -> Self {
-        Self {
-            reply_delay: delay,
-            ..Self::default()
-        }
+        Self { reply_delay: delay, ..Self::default() }
     }
 
     /// The request never arrives.
     #[must_use]
     pub fn lose_request() -> Self {
-        Self {
-            failure: Some(Failure::LoseRequest),
-            ..Self::default()
-        }
+        Self { failure: Some(Failure::LoseRequest), ..Self::default() }
     }
 
     /// The answer never arrives.
     #[must_use]
     pub fn lose_reply() -> Self {
-        Self {
-            failure: Some(Failure::LoseReply),
-            ..Self::default()
-        }
+        Self { failure: Some(Failure::LoseReply), ..Self::default() }
     }
 
     /// The call fails at once with `error`.
     #[must_use]
     pub fn error(error: NodeError) -> Self {
-        Self {
-            failure: Some(Failure::Error(error)),
-            ..Self::default()
-        }
+        Self { failure: Some(Failure::Error(error)), ..Self::default() }
     }
 }
 
@@ -150,15 +135,8 @@ impl<N: LockNode + 'static> Faulty<N> {
     /// Wraps a node; no faults at first.
     #[must_use]
     pub fn new(inner: Arc<N>) -> Self {
-        let plan = Plan {
-            script: VecDeque::new(),
-            otherwise: Box::new(|_| Fault::none()),
-        };
-        Self {
-            inner,
-            plan: Mutex::new(plan),
-            network: Mutex::new(None),
-        }
+        let plan = Plan { script: VecDeque::new(), otherwise: Box::new(|_| Fault::none()) };
+        Self { inner, plan: Mutex::new(plan), network: Mutex::new(None) }
     }
 
     /// The node behind the network.
@@ -189,11 +167,7 @@ impl<N: LockNode + 'static> Faulty<N> {
                 _ => None,
             };
             let request_delay = delay_max.mul_f64(random.fraction());
-            Fault {
-                request_delay,
-                reply_delay: delay_max.mul_f64(random.fraction()),
-                failure,
-            }
+            Fault { request_delay, reply_delay: delay_max.mul_f64(random.fraction()), failure }
         });
     }
 
@@ -215,11 +189,7 @@ impl<N: LockNode + 'static> Faulty<N> {
         T: Send + 'static,
         F: FnOnce(Arc<N>) -> Pin<Box<dyn Future<Output = Result<T, NodeError>> + Send>> + Send + 'static,
     {
-        let Fault {
-            request_delay,
-            reply_delay,
-            failure,
-        } = self.next_fault(question);
+        let Fault { request_delay, reply_delay, failure } = self.next_fault(question);
         if let Some(Failure::Error(error)) = failure {
             return Err(error);
         }
@@ -231,13 +201,8 @@ impl<N: LockNode + 'static> Faulty<N> {
                     let _ = answer.send(call(node).await);
                 })
             });
-            let parcel = Parcel {
-                arrives: Instant::now() + request_delay,
-                job,
-            };
-            self.wire()
-                .try_send(parcel)
-                .map_err(|_| NodeError::unreachable("the wire is full"))?;
+            let parcel = Parcel { arrives: Instant::now() + request_delay, job };
+            self.wire().try_send(parcel).map_err(|_| NodeError::unreachable("the wire is full"))?;
         }
         if failure.is_some() {
             tokio::time::sleep(Self::GIVES_UP_AFTER).await;
@@ -266,10 +231,7 @@ impl<N: LockNode + 'static> Faulty<N> {
             }
         };
         let carrier = tokio::runtime::Handle::current().spawn(carry).abort_handle();
-        *network = Some(Network {
-            wire: wire.clone(),
-            carrier,
-        });
+        *network = Some(Network { wire: wire.clone(), carrier });
         wire
     }
 }

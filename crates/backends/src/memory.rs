@@ -58,11 +58,7 @@ impl MemoryNode {
     /// An empty node whose calendar runs with `clock`.
     #[must_use]
     pub fn with_clock(name: impl Into<String>, clock: Arc<dyn Clock>) -> Self {
-        Self {
-            name: name.into(),
-            clock: MemoryClock::new(clock),
-            state: Mutex::default(),
-        }
+        Self { name: name.into(), clock: MemoryClock::new(clock), state: Mutex::default() }
     }
 
     /// The node's own clock, to be set, skewed or stopped.
@@ -94,9 +90,7 @@ impl MemoryNode {
     /// Sets a counter as if it had been raised to `value` before, for tests of counters that have drifted apart.
     pub fn set_counter(&self, prefix: &KeyPrefix, resource: &Resource, value: u64) {
         let raised_at = self.clock.now();
-        self.state()
-            .counters
-            .insert(key(prefix, resource), Counter { value, raised_at });
+        self.state().counters.insert(key(prefix, resource), Counter { value, raised_at });
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -109,10 +103,7 @@ fn key(prefix: &KeyPrefix, resource: &Resource) -> String {
 }
 
 fn keys(ownership: &Ownership) -> impl Iterator<Item = String> {
-    ownership
-        .resources()
-        .iter()
-        .map(|resource| key(ownership.prefix(), resource))
+    ownership.resources().iter().map(|resource| key(ownership.prefix(), resource))
 }
 
 /// Whether the owner holds all of an ownership's resources, and if not, why not.
@@ -191,13 +182,7 @@ impl LockNode for MemoryNode {
         for key in keys(ownership) {
             let owner = ownership.owner().expose().to_owned();
             let expires_at = now.saturating_add(ttl.as_duration());
-            state.counters.insert(
-                key.clone(),
-                Counter {
-                    value: counter,
-                    raised_at: now,
-                },
-            );
+            state.counters.insert(key.clone(), Counter { value: counter, raised_at: now });
             state.locks.insert(key, Lock { owner, expires_at });
         }
         Ok(Acquisition::Granted { counter })
@@ -239,10 +224,7 @@ impl LockNode for MemoryNode {
         let mut state = self.state();
         let hold = state.hold(ownership, now);
         for key in keys(ownership) {
-            if state
-                .lock(&key, now)
-                .is_some_and(|lock| lock.owner == ownership.owner().expose())
-            {
+            if state.lock(&key, now).is_some_and(|lock| lock.owner == ownership.owner().expose()) {
                 state.locks.remove(&key);
             }
         }
@@ -302,15 +284,7 @@ struct Reading {
 impl MemoryClock {
     fn new(source: Arc<dyn Clock>) -> Self {
         let at = source.now();
-        Self {
-            source,
-            reading: Mutex::new(Reading {
-                shown: Duration::ZERO,
-                at,
-                rate: 1.0,
-                stopped: false,
-            }),
-        }
+        Self { source, reading: Mutex::new(Reading { shown: Duration::ZERO, at, rate: 1.0, stopped: false }) }
     }
 
     /// What the calendar shows: the time since 1970.
@@ -334,10 +308,7 @@ impl MemoryClock {
     /// # Panics
     /// If the rate is negative or not finite.
     pub fn set_rate(&self, rate: f64) {
-        assert!(
-            rate.is_finite() && 0.0 <= rate,
-            "a clock runs at a finite rate that is not negative"
-        );
+        assert!(rate.is_finite() && 0.0 <= rate, "a clock runs at a finite rate that is not negative");
         self.change(|reading| reading.rate = rate);
     }
 
@@ -354,11 +325,7 @@ impl MemoryClock {
     fn change(&self, change: impl FnOnce(&mut Reading)) {
         let at = self.source.now();
         let mut reading = self.reading();
-        *reading = Reading {
-            shown: reading.shown_at(at),
-            at,
-            ..*reading
-        };
+        *reading = Reading { shown: reading.shown_at(at), at, ..*reading };
         change(&mut reading);
     }
 
@@ -369,10 +336,6 @@ impl MemoryClock {
 
 impl Reading {
     fn shown_at(&self, source: Moment) -> Duration {
-        if self.stopped {
-            self.shown
-        } else {
-            self.shown.saturating_add(source.since(self.at).mul_f64(self.rate))
-        }
+        if self.stopped { self.shown } else { self.shown.saturating_add(source.since(self.at).mul_f64(self.rate)) }
     }
 }

@@ -56,9 +56,7 @@ impl RedisNode {
     }
 
     fn open_in(url: &str, fleet: &Arc<Fleet>) -> Result<Self, UrlError> {
-        Ok(Self {
-            link: Link::open(url, Arc::clone(fleet))?,
-        })
+        Ok(Self { link: Link::open(url, Arc::clone(fleet))? })
     }
 
     /// Opens a node and connects.
@@ -72,10 +70,7 @@ impl RedisNode {
         let node = Self::open(url)?;
         match node.link.connection().await {
             Ok(_) => Ok(node),
-            Err(source) => Err(ConnectError::Node {
-                node: node.name().to_owned(),
-                source,
-            }),
+            Err(source) => Err(ConnectError::Node { node: node.name().to_owned(), source }),
         }
     }
 
@@ -99,20 +94,11 @@ impl RedisNode {
             node.link.begin_connecting();
         }
         for node in &nodes {
-            match node.link.connection().await {
-                Err(source @ NodeError::Refused { .. }) => {
-                    return Err(ConnectError::Node {
-                        node: node.name().to_owned(),
-                        source,
-                    });
-                }
-                Ok(_) | Err(_) => {}
+            if let Err(source @ NodeError::Refused { .. }) = node.link.connection().await {
+                return Err(ConnectError::Node { node: node.name().to_owned(), source });
             }
         }
-        Ok(nodes
-            .into_iter()
-            .map(|node| Arc::new(node) as Arc<dyn LockNode>)
-            .collect())
+        Ok(nodes.into_iter().map(|node| Arc::new(node) as Arc<dyn LockNode>).collect())
     }
 
     /// Opens the nodes of one quorum without connecting: the first calls do that.
@@ -123,10 +109,7 @@ impl RedisNode {
     /// [`UrlError`] for the first URL that is none.
     pub fn open_all<'a>(urls: impl IntoIterator<Item = &'a str>) -> Result<Vec<Arc<dyn LockNode>>, UrlError> {
         let nodes = Self::open_fleet(urls)?;
-        Ok(nodes
-            .into_iter()
-            .map(|node| Arc::new(node) as Arc<dyn LockNode>)
-            .collect())
+        Ok(nodes.into_iter().map(|node| Arc::new(node) as Arc<dyn LockNode>).collect())
     }
 
     fn open_fleet<'a>(urls: impl IntoIterator<Item = &'a str>) -> Result<Vec<Self>, UrlError> {
@@ -166,26 +149,20 @@ impl LockNode for RedisNode {
     async fn raise(&self, ownership: &Ownership, to: u64) -> Result<Raising, NodeError> {
         let keys = Keys::with_counters(ownership);
         let to = to.to_string();
-        let answer = self
-            .run(&RAISE, &keys, &[ownership.owner().expose().as_bytes(), to.as_bytes()])
-            .await?;
+        let answer = self.run(&RAISE, &keys, &[ownership.owner().expose().as_bytes(), to.as_bytes()]).await?;
         reply::raising(&answer)
     }
 
     async fn extend(&self, ownership: &Ownership, ttl: Ttl) -> Result<Extension, NodeError> {
         let keys = Keys::locks(ownership);
         let ttl = ttl.as_millis().to_string();
-        let answer = self
-            .run(&EXTEND, &keys, &[ownership.owner().expose().as_bytes(), ttl.as_bytes()])
-            .await?;
+        let answer = self.run(&EXTEND, &keys, &[ownership.owner().expose().as_bytes(), ttl.as_bytes()]).await?;
         reply::extension(&answer)
     }
 
     async fn release(&self, ownership: &Ownership) -> Result<Releasing, NodeError> {
         let keys = Keys::locks(ownership);
-        let answer = self
-            .run(&RELEASE, &keys, &[ownership.owner().expose().as_bytes()])
-            .await?;
+        let answer = self.run(&RELEASE, &keys, &[ownership.owner().expose().as_bytes()]).await?;
         reply::releasing(&answer)
     }
 
@@ -199,9 +176,7 @@ impl LockNode for RedisNode {
                 Some("string") => self.ask(::redis::cmd("GET").arg(&lock)).await?,
                 _ => Value::Nil,
             };
-            let counter = self
-                .ask(::redis::cmd("GET").arg(keys::counter(prefix, resource)))
-                .await?;
+            let counter = self.ask(::redis::cmd("GET").arg(keys::counter(prefix, resource))).await?;
             inspections.push(reply::inspection(resource, &remaining, &kind, &holder, &counter));
         }
         Ok(inspections)
@@ -211,13 +186,8 @@ impl LockNode for RedisNode {
         let mut health = Health::default();
         match self.ask(::redis::cmd("INFO").arg("default")).await {
             Ok(info) => reply::read_info(&mut health, &reply::text(&info).unwrap_or_default()),
-            Err(NodeError::Refused {
-                reason: Refusal::Permission,
-                source,
-            }) => {
-                health
-                    .unread
-                    .push(format!("identity, role, version and persistence: {source}"));
+            Err(NodeError::Refused { reason: Refusal::Permission, source }) => {
+                health.unread.push(format!("identity, role, version and persistence: {source}"));
             }
             Err(error) => return Err(error),
         }
@@ -239,9 +209,7 @@ impl LockNode for RedisNode {
 
 impl fmt::Debug for RedisNode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RedisNode")
-            .field("name", &self.name())
-            .finish_non_exhaustive()
+        f.debug_struct("RedisNode").field("name", &self.name()).finish_non_exhaustive()
     }
 }
 

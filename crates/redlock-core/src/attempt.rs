@@ -1,7 +1,7 @@
 //! One attempt as a state machine: votes come in, the next step goes out.
 //!
 //! Puts the tally and the minting rule in order. Pure: no clock, no await, no randomness, so that a model can walk
-//! through every order of events. [`crate::redlock`] drives it, and adds the one thing that is missing here, which is
+//! through every order of events. [`Redlock`](crate::Redlock) drives it, and adds the one thing that is missing here, which is
 //! time: when its deadline passes, every node that has not answered counts as [`AcquireVote::Failed`].
 //!
 //! ```text
@@ -130,11 +130,7 @@ impl Attempt {
             self.mint.heard(node, counter);
         }
         if self.raising_to == Some(to) {
-            self.raised[node] = if counter.is_some() {
-                Raised::Answered
-            } else {
-                Raised::Never
-            };
+            self.raised[node] = if counter.is_some() { Raised::Answered } else { Raised::Never };
         }
         self.step()
     }
@@ -238,11 +234,7 @@ mod tests {
         let (mut attempt, step) = asked(5, &[granted(7), granted(7)]);
         assert_eq!(step, Step::Wait);
         assert_eq!(attempt.on_acquire(4, granted(7)), won(7));
-        assert_eq!(
-            attempt.on_acquire(3, AcquireVote::Held),
-            won(7),
-            "a late vote changes nothing"
-        );
+        assert_eq!(attempt.on_acquire(3, AcquireVote::Held), won(7), "a late vote changes nothing");
     }
 
     #[test]

@@ -143,10 +143,8 @@ impl RedlockBuilder {
         if self.nodes.is_empty() {
             return Err(SettingsError::NoNodes);
         }
-        if self.nodes.len() % 2 == 0 && !self.allow_even_nodes {
-            return Err(SettingsError::EvenNodes {
-                nodes: self.nodes.len(),
-            });
+        if self.nodes.len().is_multiple_of(2) && !self.allow_even_nodes {
+            return Err(SettingsError::EvenNodes { nodes: self.nodes.len() });
         }
         refuse_twins(&self.nodes)?;
         if self.node_timeout == Some(Duration::ZERO) {
@@ -182,14 +180,9 @@ impl RedlockBuilder {
 fn refuse_twins(nodes: &[Arc<dyn LockNode>]) -> Result<(), SettingsError> {
     for (position, first) in nodes.iter().enumerate() {
         for second in &nodes[position + 1..] {
-            let same_identity = first
-                .identity()
-                .is_some_and(|identity| Some(identity) == second.identity());
+            let same_identity = first.identity().is_some_and(|identity| Some(identity) == second.identity());
             if Arc::ptr_eq(first, second) || first.name() == second.name() || same_identity {
-                return Err(SettingsError::SameNode {
-                    first: first.name().into(),
-                    second: second.name().into(),
-                });
+                return Err(SettingsError::SameNode { first: first.name().into(), second: second.name().into() });
             }
         }
     }
@@ -199,9 +192,6 @@ fn refuse_twins(nodes: &[Arc<dyn LockNode>]) -> Result<(), SettingsError> {
 impl std::fmt::Debug for RedlockBuilder {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let nodes: Vec<&str> = self.nodes.iter().map(|node| node.name()).collect();
-        f.debug_struct("RedlockBuilder")
-            .field("nodes", &nodes)
-            .field("ttl", &self.ttl)
-            .finish_non_exhaustive()
+        f.debug_struct("RedlockBuilder").field("nodes", &nodes).field("ttl", &self.ttl).finish_non_exhaustive()
     }
 }

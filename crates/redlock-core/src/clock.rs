@@ -60,10 +60,7 @@ impl Clock for SystemClock {
 
 #[cfg(not(target_os = "linux"))]
 impl Clock for SystemClock {
-    #[expect(
-        clippy::disallowed_methods,
-        reason = "this is the clock that everybody else goes through"
-    )]
+    #[expect(clippy::disallowed_methods, reason = "this is the clock that everybody else goes through")]
     fn now(&self) -> Moment {
         use std::sync::OnceLock;
         use std::time::Instant;

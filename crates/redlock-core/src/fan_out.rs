@@ -51,13 +51,7 @@ impl FanOut {
     pub(crate) fn new(keeper: Arc<Keeper>, node_timeout: Duration) -> Self {
         keeper.ensure_task();
         let deadline = Box::pin(tokio::time::sleep(node_timeout));
-        Self {
-            keeper,
-            calls: Vec::new(),
-            replies: VecDeque::new(),
-            node_timeout,
-            deadline,
-        }
+        Self { keeper, calls: Vec::new(), replies: VecDeque::new(), node_timeout, deadline }
     }
 
     /// Adds a call; it is first polled, after those added before it, when the next reply is waited for.
@@ -108,10 +102,7 @@ impl Drop for FanOut {
 
 impl fmt::Debug for FanOut {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("FanOut")
-            .field("under_way", &self.calls.len())
-            .field("replies", &self.replies)
-            .finish()
+        f.debug_struct("FanOut").field("under_way", &self.calls.len()).field("replies", &self.replies).finish()
     }
 }
 
@@ -127,21 +118,14 @@ pub(crate) fn acquire(
     undertaking.acquire_sent(node);
     let (lane, undertaking, keeper) = (Arc::clone(lane), Arc::clone(undertaking), Arc::downgrade(keeper));
     Ok(Box::pin(async move {
-        let answer = lane
-            .node()
-            .acquire(undertaking.ownership(), undertaking.ttl(), undertaking.floor())
-            .await;
+        let answer = lane.node().acquire(undertaking.ownership(), undertaking.ttl(), undertaking.floor()).await;
         let took = pass.answered(&answer);
         note(&lane, &answer, took);
         let may_hold = !matches!(answer, Ok(Acquisition::Held(_)));
         if undertaking.acquire_answered(node) && may_hold {
             release_again(&lane, &undertaking, node, &keeper);
         }
-        Reply {
-            node,
-            took,
-            answer: Answer::Acquire(answer),
-        }
+        Reply { node, took, answer: Answer::Acquire(answer) }
     }))
 }
 
@@ -167,11 +151,7 @@ pub(crate) fn raise(
         let answer = lane.node().raise(undertaking.ownership(), to.as_counter()).await;
         let took = pass.answered(&answer);
         note(&lane, &answer, took);
-        Reply {
-            node,
-            took,
-            answer: Answer::Raise(to, answer),
-        }
+        Reply { node, took, answer: Answer::Raise(to, answer) }
     }))
 }
 
@@ -189,11 +169,7 @@ pub(crate) fn extend(
         let answer = lane.node().extend(undertaking.ownership(), ttl).await;
         let took = pass.answered(&answer);
         note(&lane, &answer, took);
-        Reply {
-            node,
-            took,
-            answer: Answer::Extend(answer),
-        }
+        Reply { node, took, answer: Answer::Extend(answer) }
     }))
 }
 
@@ -233,11 +209,7 @@ pub(crate) fn release(lane: &Arc<Lane>, undertaking: &Arc<Undertaking>, node: us
                 }
                 Err(_) => {}
             }
-            return Reply {
-                node,
-                took,
-                answer: Answer::Release(answer),
-            };
+            return Reply { node, took, answer: Answer::Release(answer) };
         }
     })
 }

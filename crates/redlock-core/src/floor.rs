@@ -45,11 +45,7 @@ impl HighestTokens {
 
     pub(crate) fn highest(&self, resources: &Resources) -> Option<FencingToken> {
         let remembered = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        resources
-            .iter()
-            .filter_map(|resource| remembered.tokens.get(resource.name()))
-            .max()
-            .copied()
+        resources.iter().filter_map(|resource| remembered.tokens.get(resource.name())).max().copied()
     }
 }
 
@@ -69,9 +65,7 @@ pub(crate) fn nodes_time(times: impl IntoIterator<Item = Option<Duration>>) -> O
 /// Puts both together; zero is no floor at all. A value that would leave no room for tokens above it is dropped.
 pub(crate) fn floor(highest: Option<FencingToken>, time: Option<u64>) -> u64 {
     let highest = highest.map_or(0, FencingToken::as_counter);
-    let time = time
-        .filter(|time| *time < FencingToken::MAX.as_counter() / 2)
-        .unwrap_or(0);
+    let time = time.filter(|time| *time < FencingToken::MAX.as_counter() / 2).unwrap_or(0);
     highest.max(time)
 }
 
@@ -85,14 +79,8 @@ mod tests {
     }
 
     fn check_time(seconds: &[u64], expected: Option<u64>) {
-        let times = seconds
-            .iter()
-            .map(|seconds| (*seconds != 0).then(|| Duration::from_secs(*seconds)));
-        assert_eq!(
-            nodes_time(times),
-            expected.map(|seconds| seconds * 1_000_000),
-            "{seconds:?}"
-        );
+        let times = seconds.iter().map(|seconds| (*seconds != 0).then(|| Duration::from_secs(*seconds)));
+        assert_eq!(nodes_time(times), expected.map(|seconds| seconds * 1_000_000), "{seconds:?}");
     }
 
     #[test]

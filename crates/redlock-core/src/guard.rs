@@ -58,21 +58,9 @@ impl Guard {
         terms: Terms,
         report: Report,
     ) -> Self {
-        let lease = Mutex::new(Lease {
-            valid_until,
-            lost: None,
-        });
+        let lease = Mutex::new(Lease { valid_until, lost: None });
         let extending = tokio::sync::Mutex::new(());
-        Self {
-            client,
-            undertaking,
-            grant,
-            lease,
-            extending,
-            terms,
-            report,
-            released: false,
-        }
+        Self { client, undertaking, grant, lease, extending, terms, report, released: false }
     }
 
     /// What the storage needs: the resources and their token.
@@ -116,11 +104,7 @@ impl Guard {
     /// [`NotEnoughValidity`] unless the lock may be relied on for longer than `required` from now.
     pub fn require(&self, required: Duration) -> Result<Duration, NotEnoughValidity> {
         let remaining = self.remaining();
-        if required < remaining {
-            Ok(remaining)
-        } else {
-            Err(NotEnoughValidity { remaining, required })
-        }
+        if required < remaining { Ok(remaining) } else { Err(NotEnoughValidity { remaining, required }) }
     }
 
     /// What every node said when the lock was granted.
@@ -192,18 +176,12 @@ impl Guard {
                 }
             }
             _ if self.client.lanes.len() - quorum_of(self.client.lanes.len()) < gone => {
-                return Err(self.lose(LossReason::NotOwner {
-                    gone,
-                    nodes: self.client.lanes.len(),
-                }));
+                return Err(self.lose(LossReason::NotOwner { gone, nodes: self.client.lanes.len() }));
             }
             _ => {}
         }
         self.check_not_lost(now)?;
-        Err(ExtendError::Unconfirmed {
-            remaining: self.remaining(),
-            failed,
-        })
+        Err(ExtendError::Unconfirmed { remaining: self.remaining(), failed })
     }
 
     /// Asks every node that may hold the lock, until a quorum has extended, a quorum is out of reach because too many no
@@ -227,9 +205,7 @@ impl Guard {
         }
         while tally.decision() == Decision::Pending {
             let Some(reply) = fan_out.next().await else { break };
-            let Answer::Extend(answer) = reply.answer else {
-                unreachable!("only extensions were asked for")
-            };
+            let Answer::Extend(answer) = reply.answer else { unreachable!("only extensions were asked for") };
             open[reply.node] = false;
             tally.count(reply.node, matches!(answer, Ok(Extension::Extended)));
             match answer {
@@ -238,14 +214,8 @@ impl Guard {
                 Err(error) => failed.push((reply.node, error)),
             }
         }
-        let timeout = NodeError::Timeout {
-            after: terms.node_timeout,
-        };
-        failed.extend(
-            (0..nodes)
-                .filter(|node| open[*node])
-                .map(|node| (node, timeout.clone())),
-        );
+        let timeout = NodeError::Timeout { after: terms.node_timeout };
+        failed.extend((0..nodes).filter(|node| open[*node]).map(|node| (node, timeout.clone())));
         let name = |(node, error): (usize, NodeError)| (self.client.lanes[node].node().name().to_owned(), error);
         (tally.decision(), gone, failed.into_iter().map(name).collect())
     }
@@ -304,9 +274,7 @@ impl Guard {
         let mut outcome = None;
         while outcome.is_none() {
             let Some(reply) = fan_out.next().await else { break };
-            let Answer::Release(answer) = reply.answer else {
-                unreachable!("only releases were asked for")
-            };
+            let Answer::Release(answer) = reply.answer else { unreachable!("only releases were asked for") };
             answers[reply.node] = match answer {
                 Ok(Releasing::Released) => NodeRelease::Released,
                 Ok(Releasing::Gone | Releasing::NotOwner) => NodeRelease::AlreadyGone,
@@ -321,14 +289,9 @@ impl Guard {
                 *answer = NodeRelease::Failed(error);
             }
         }
-        let outcome = ReleaseOutcome::decide(&answers, true)
-            .or(outcome)
-            .unwrap_or(ReleaseOutcome::Partly);
+        let outcome = ReleaseOutcome::decide(&answers, true).or(outcome).unwrap_or(ReleaseOutcome::Partly);
         let names = self.client.lanes.iter().map(|lane| lane.node().name().to_owned());
-        Release {
-            outcome,
-            nodes: names.zip(answers).collect(),
-        }
+        Release { outcome, nodes: names.zip(answers).collect() }
     }
 }
 

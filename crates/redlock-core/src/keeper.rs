@@ -11,7 +11,10 @@ use crate::telemetry;
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
 use std::fmt;
+use std::future::poll_fn;
+use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Poll;
 use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
@@ -31,6 +34,13 @@ pub(crate) struct Keeper {
     state: Mutex<State>,
     handed_over: Notify,
     settled: Notify,
+}
+
+/// What the task woke up for.
+enum Event {
+    HandedOver,
+    CallEnded,
+    Lingered,
 }
 
 #[derive(Default)]
@@ -58,10 +68,7 @@ impl Keeper {
         }
         if 0 < given_up {
             metrics::counter!(telemetry::ABANDONED).increment(given_up);
-            tracing::warn!(
-                given_up,
-                "too many calls wait in the background; keys are left to their ttl"
-            );
+            tracing::warn!(given_up, "too many calls wait in the background; keys are left to their ttl");
         }
         self.handed_over.notify_one();
         self.ensure_task();
@@ -81,8 +88,7 @@ impl Keeper {
     /// Resolves once nothing is left to poll.
     pub(crate) async fn settled(self: &Arc<Self>) {
         loop {
-            let settled = self.settled.notified();
-            tokio::pin!(settled);
+            let mut settled = pin!(self.settled.notified());
             settled.as_mut().enable();
             {
                 let state = self.state();
@@ -121,17 +127,22 @@ impl Keeper {
             if closing && linger.is_none() {
                 linger = Some(Box::pin(tokio::time::sleep(LINGER)));
             }
-            let lingered = async {
-                match &mut linger {
-                    Some(sleep) => sleep.await,
-                    None => std::future::pending().await,
+            let mut handed_over = pin!(self.handed_over.notified());
+            let event = poll_fn(|cx| {
+                if handed_over.as_mut().poll(cx).is_ready() {
+                    Poll::Ready(Event::HandedOver)
+                } else if matches!(calls.poll_next_unpin(cx), Poll::Ready(Some(_))) {
+                    Poll::Ready(Event::CallEnded)
+                } else if linger.as_mut().is_some_and(|linger| linger.as_mut().poll(cx).is_ready()) {
+                    Poll::Ready(Event::Lingered)
+                } else {
+                    Poll::Pending
                 }
-            };
-            tokio::select! {
-                biased;
-                () = self.handed_over.notified() => {}
-                Some(_) = calls.next() => self.state().in_hand -= 1,
-                () = lingered => return,
+            });
+            match event.await {
+                Event::HandedOver => {}
+                Event::CallEnded => self.state().in_hand -= 1,
+                Event::Lingered => return,
             }
         }
     }

@@ -41,11 +41,7 @@ struct State {
 
 impl Lane {
     pub(crate) fn new(node: Arc<dyn LockNode>, clock: Arc<dyn Clock>) -> Self {
-        Self {
-            node,
-            clock,
-            state: Mutex::default(),
-        }
+        Self { node, clock, state: Mutex::default() }
     }
 
     pub(crate) fn node(&self) -> &dyn LockNode {
@@ -66,22 +62,14 @@ impl Lane {
             state.rests_until = Some(now.after(REST));
         }
         state.begin(now);
-        Ok(Pass {
-            lane: Arc::clone(self),
-            since: now,
-            open: true,
-        })
+        Ok(Pass { lane: Arc::clone(self), since: now, open: true })
     }
 
     /// Lets a call through even to a node that is left alone: one that takes back what was asked for before.
     pub(crate) fn admit_release(self: &Arc<Self>) -> Pass {
         let now = self.clock.now();
         self.state().begin(now);
-        Pass {
-            lane: Arc::clone(self),
-            since: now,
-            open: true,
-        }
+        Pass { lane: Arc::clone(self), since: now, open: true }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -100,10 +88,7 @@ impl State {
 
 impl fmt::Debug for Lane {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Lane")
-            .field("node", &self.node.name())
-            .field("state", &*self.state())
-            .finish()
+        f.debug_struct("Lane").field("node", &self.node.name()).field("state", &*self.state()).finish()
     }
 }
 
@@ -173,10 +158,7 @@ mod tests {
         clock.advance(Duration::from_millis(1));
         assert!(matches!(lane.admit(PATIENCE), Err(NodeError::LeftAlone { .. })));
         assert_eq!(pending.answered(&Ok(())), PATIENCE + Duration::from_millis(1));
-        assert!(
-            lane.admit(PATIENCE).is_ok(),
-            "an answer, however late, is a sign of life"
-        );
+        assert!(lane.admit(PATIENCE).is_ok(), "an answer, however late, is a sign of life");
         drop(second);
     }
 

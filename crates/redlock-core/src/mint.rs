@@ -38,9 +38,7 @@ impl Mint {
     /// Nothing heard yet from any of `nodes` configured nodes.
     #[must_use]
     pub fn new(nodes: usize) -> Self {
-        Self {
-            counters: vec![None; nodes],
-        }
+        Self { counters: vec![None; nodes] }
     }
 
     /// A node granted, or raised while the owner held the resources, and its counter stood at `counter` afterwards.

@@ -168,18 +168,11 @@ pub enum Remaining {
 
 impl fmt::Display for Held {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self {
-            resource,
-            holder,
-            remaining,
-        } = self;
+        let Self { resource, holder, remaining } = self;
         match holder {
             Holder::Owner(fingerprint) => write!(f, "{resource:?} held by {fingerprint}")?,
             Holder::Foreign { kind } => {
-                write!(
-                    f,
-                    "the key of {resource:?} exists with foreign type {kind}, so it is data and not a lock"
-                )?;
+                write!(f, "the key of {resource:?} exists with foreign type {kind}, so it is data and not a lock")?;
             }
             Holder::Unknown => write!(f, "{resource:?} held")?,
         }
@@ -273,10 +266,7 @@ impl NodeError {
 
     /// Wraps a cause.
     pub fn refused(reason: Refusal, source: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
-        Self::Refused {
-            reason,
-            source: Source::new(source),
-        }
+        Self::Refused { reason, source: Source::new(source) }
     }
 
     /// Wraps a cause.

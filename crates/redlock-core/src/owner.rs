@@ -19,10 +19,7 @@ impl Owner {
     #[must_use]
     pub fn from_random_bytes(bytes: [u8; 16]) -> Self {
         let mut text = [0; uuid::fmt::Simple::LENGTH];
-        let text: &str = uuid::Builder::from_random_bytes(bytes)
-            .into_uuid()
-            .as_simple()
-            .encode_lower(&mut text);
+        let text: &str = uuid::Builder::from_random_bytes(bytes).into_uuid().as_simple().encode_lower(&mut text);
         Self(text.into())
     }
 
@@ -88,11 +85,7 @@ impl Ownership {
     /// Puts the three together.
     #[must_use]
     pub fn new(prefix: KeyPrefix, resources: Resources, owner: Owner) -> Self {
-        Self {
-            prefix,
-            resources,
-            owner,
-        }
+        Self { prefix, resources, owner }
     }
 
     /// What stands before every key.
@@ -147,9 +140,6 @@ mod tests {
     fn a_fingerprint_never_shows_more_than_half() {
         assert_eq!(Fingerprint::of("").to_string(), "…");
         assert_eq!(Fingerprint::of("ab").to_string(), "a…");
-        assert_eq!(
-            Fingerprint::of("é".repeat(40).as_str()).to_string(),
-            format!("{}…", "é".repeat(8))
-        );
+        assert_eq!(Fingerprint::of("é".repeat(40).as_str()).to_string(), format!("{}…", "é".repeat(8)));
     }
 }

@@ -29,7 +29,9 @@ use crate::telemetry;
 use crate::token::{FencingToken, Grant};
 use crate::undertaking::Undertaking;
 use crate::validity::validity;
+use futures_util::future::{Either, select};
 use std::fmt;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 use tracing::Instrument as _;
@@ -70,9 +72,7 @@ impl Redlock {
     }
 
     pub(crate) fn new(client: Client) -> Self {
-        Self {
-            client: Arc::new(client),
-        }
+        Self { client: Arc::new(client) }
     }
 
     /// Makes one attempt to lock `resources`: a name, or a list of names that are locked together or not at all.
@@ -127,10 +127,7 @@ impl Redlock {
 
 impl fmt::Debug for Redlock {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Redlock")
-            .field("lanes", &self.client.lanes)
-            .field("ttl", &self.client.ttl)
-            .finish()
+        f.debug_struct("Redlock").field("lanes", &self.client.lanes).field("ttl", &self.client.ttl).finish()
     }
 }
 
@@ -221,14 +218,10 @@ impl Request<'_> {
         );
         let mut attempts = 0;
         let result = {
-            let wait = client
-                .wait_for(&resources, terms, self.retry, &mut attempts)
-                .instrument(span.clone());
-            let (wait, cancelled) = (std::pin::pin!(wait), std::pin::pin!(cancelled));
-            tokio::select! {
-                biased;
-                result = wait => Some(result),
-                () = cancelled => None,
+            let wait = client.wait_for(&resources, terms, self.retry, &mut attempts).instrument(span.clone());
+            match select(pin!(wait), pin!(cancelled)).await {
+                Either::Left((result, _)) => Some(result),
+                Either::Right(_) => None,
             }
         };
         let result = result.unwrap_or(Err(AcquireError::Cancelled { attempts }));
@@ -263,11 +256,7 @@ impl Client {
             }
             let waited = self.clock.now().since(began);
             if out_of_time || retry.wait <= waited {
-                return Err(AcquireError::TimedOut {
-                    waited,
-                    attempts: *attempts,
-                    last: Box::new(error),
-                });
+                return Err(AcquireError::TimedOut { waited, attempts: *attempts, last: Box::new(error) });
             }
             // A pause that would outlast the wait ends with it, and one last attempt is made then.
             let pause = retry.delay.saturating_add(self.random_part_of(retry.jitter));
@@ -345,17 +334,26 @@ impl<'a> Round<'a> {
         loop {
             step = match step {
                 Step::Won(token) => return self.won(token),
-                Step::Lost => return Err(self.lost()),
+                Step::Lost => match self.failure_class() {
+                    Some(class) => return Err(self.lost(class)),
+                    // Lost it is; what it was lost to hangs on answers that are still to come.
+                    None => self.listen().await,
+                },
                 // The raise is another trip, worth making only if something would be left after it.
                 Step::Raise(_) if self.validity().is_none() => return Err(self.too_slow()),
                 Step::Raise(to) => self.raise_all(to),
-                Step::Wait => match self.fan_out.next().await {
-                    Some(reply) => self.hear(reply),
-                    None => {
-                        self.deadline_passed();
-                        return Err(self.lost());
-                    }
-                },
+                Step::Wait => self.listen().await,
+            }
+        }
+    }
+
+    /// The next step after the next reply, or after the deadline.
+    async fn listen(&mut self) -> Step {
+        match self.fan_out.next().await {
+            Some(reply) => self.hear(reply),
+            None => {
+                self.deadline_passed();
+                Step::Lost
             }
         }
     }
@@ -386,7 +384,10 @@ impl<'a> Round<'a> {
             }
             match fan_out::raise(lane, &self.undo.undertaking, node, to, self.terms.node_timeout) {
                 Ok(call) => self.fan_out.push(call),
-                Err(_) => step = self.attempt.on_raise(node, to, RaiseVote::Failed),
+                Err(error) => {
+                    self.outcomes[node].0 = NodeOutcome::Failed(error);
+                    step = self.attempt.on_raise(node, to, RaiseVote::Failed);
+                }
             }
         }
         step
@@ -411,9 +412,20 @@ impl<'a> Round<'a> {
             }
             Answer::Raise(to, answer) => {
                 let vote = match answer {
-                    Ok(Raising::At(counter)) => RaiseVote::At(counter),
-                    Ok(Raising::NotOwner) => RaiseVote::NotOwner,
-                    Err(_) => RaiseVote::Failed,
+                    Ok(Raising::At(counter)) => {
+                        self.outcomes[node] = (NodeOutcome::Granted { counter }, Some(took));
+                        RaiseVote::At(counter)
+                    }
+                    Ok(Raising::NotOwner) => {
+                        if matches!(self.outcomes[node].0, NodeOutcome::Granted { .. }) {
+                            self.outcomes[node] = (NodeOutcome::Lapsed, Some(took));
+                        }
+                        RaiseVote::NotOwner
+                    }
+                    Err(error) => {
+                        self.outcomes[node] = (NodeOutcome::Failed(error), Some(took));
+                        RaiseVote::Failed
+                    }
                 };
                 self.attempt.on_raise(node, to, vote)
             }
@@ -422,11 +434,9 @@ impl<'a> Round<'a> {
     }
 
     fn deadline_passed(&mut self) {
-        for (outcome, _) in &mut self.outcomes {
-            if matches!(outcome, NodeOutcome::NotHeard) {
-                *outcome = NodeOutcome::Failed(NodeError::Timeout {
-                    after: self.terms.node_timeout,
-                });
+        for (node, (outcome, _)) in self.outcomes.iter_mut().enumerate() {
+            if matches!(outcome, NodeOutcome::NotHeard) || self.attempt.wants_raise(node) {
+                *outcome = NodeOutcome::Failed(NodeError::Timeout { after: self.terms.node_timeout });
             }
         }
     }
@@ -438,40 +448,29 @@ impl<'a> Round<'a> {
     }
 
     fn won(self, token: FencingToken) -> Result<Guard, AcquireError> {
-        self.client
-            .highest_tokens
-            .remember(self.undo.undertaking.ownership().resources(), token);
+        self.client.highest_tokens.remember(self.undo.undertaking.ownership().resources(), token);
         // Computed anew, now that the token is minted.
         let Some(validity) = self.validity() else {
             return Err(self.too_slow());
         };
         metrics::histogram!(telemetry::VOTES).record(self.votes());
         let report = self.report();
-        let Self {
-            client,
-            undo,
-            started,
-            terms,
-            ..
-        } = self;
+        let Self { client, undo, started, terms, .. } = self;
         let valid_until = started.after(report.elapsed.saturating_add(validity));
         debug_assert!(valid_until.since(started) < terms.ttl.as_duration());
         let undertaking = undo.disarm();
         let grant = Grant::new(undertaking.ownership().resources().clone(), token);
-        Ok(Guard::new(
-            Arc::clone(client),
-            undertaking,
-            grant,
-            valid_until,
-            terms,
-            report,
-        ))
+        Ok(Guard::new(Arc::clone(client), undertaking, grant, valid_until, terms, report))
     }
 
-    fn lost(self) -> AcquireError {
+    fn failure_class(&self) -> Option<FailureClass> {
+        FailureClass::of(self.outcomes.iter().map(|(outcome, _)| outcome))
+    }
+
+    fn lost(self, class: FailureClass) -> AcquireError {
         metrics::histogram!(telemetry::VOTES).record(self.votes());
         let report = Box::new(self.report());
-        match report.class() {
+        match class {
             FailureClass::Contended => AcquireError::Contended(report),
             FailureClass::Unavailable => AcquireError::Unavailable(report),
             FailureClass::Misconfigured => AcquireError::Misconfigured(report),
@@ -479,9 +478,7 @@ impl<'a> Round<'a> {
     }
 
     fn too_slow(self) -> AcquireError {
-        AcquireError::TooSlow {
-            report: Box::new(self.report()),
-        }
+        AcquireError::TooSlow { report: Box::new(self.report()) }
     }
 
     fn votes(&self) -> f64 {
@@ -511,11 +508,7 @@ struct Undo {
 
 impl Undo {
     fn arm(client: &Arc<Client>, undertaking: Undertaking) -> Self {
-        Self {
-            client: Arc::clone(client),
-            undertaking: Arc::new(undertaking),
-            armed: true,
-        }
+        Self { client: Arc::clone(client), undertaking: Arc::new(undertaking), armed: true }
     }
 
     fn disarm(mut self) -> Arc<Undertaking> {

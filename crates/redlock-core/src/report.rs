@@ -17,6 +17,8 @@ pub enum NodeOutcome {
     },
     /// It is held by somebody else there.
     Held(Held),
+    /// It granted, and no longer held the lock for us when its counter was to be raised: the lease had ended by then.
+    Lapsed,
     /// It did not answer, or answered that it does not vote.
     Failed(NodeError),
     /// The matter was decided before its answer came.
@@ -76,34 +78,43 @@ impl Report {
         })
     }
 
-    /// What would have to change for this attempt to be won: the class of its failure.
-    ///
-    /// Not one cause among several, but the least that helps: if the holders' letting go gives a quorum, the attempt is
-    /// contended, even though other nodes are down; if it takes nodes coming back as well, it is unavailable; if even
-    /// that does not help, somebody has to change the set-up.
-    pub(crate) fn class(&self) -> FailureClass {
-        let refused = |outcome: &NodeOutcome| matches!(outcome, NodeOutcome::Failed(NodeError::Refused { .. }));
-        let after_holders_let_go = self.granted() + self.count(|outcome| matches!(outcome, NodeOutcome::Held(_)));
-        let after_nodes_come_back = self.nodes.len() - self.count(refused);
-        if self.quorum() <= after_holders_let_go {
-            FailureClass::Contended
-        } else if self.quorum() <= after_nodes_come_back {
-            FailureClass::Unavailable
-        } else {
-            FailureClass::Misconfigured
-        }
-    }
-
     fn count(&self, is: impl Fn(&NodeOutcome) -> bool) -> usize {
         self.nodes.iter().filter(|report| is(&report.outcome)).count()
     }
 }
 
+/// What would have to change for an attempt to be won.
+///
+/// Not one cause among several, but the least that helps: if the holders' letting go gives a quorum, the attempt is
+/// contended, even though other nodes are down; if it takes nodes coming back as well, it is unavailable; if even that
+/// does not help, somebody has to change the set-up.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum FailureClass {
     Contended,
     Unavailable,
     Misconfigured,
+}
+
+impl FailureClass {
+    /// The class of a lost attempt; `None` while nodes that have not been heard could still change it.
+    pub(crate) fn of<'a>(outcomes: impl Iterator<Item = &'a NodeOutcome> + Clone) -> Option<Self> {
+        let count = |is: fn(&NodeOutcome) -> bool| outcomes.clone().filter(|outcome| is(outcome)).count();
+        let quorum = quorum_of(outcomes.clone().count());
+        let open = count(|outcome| matches!(outcome, NodeOutcome::NotHeard));
+        let granted_or_held = count(|outcome| matches!(outcome, NodeOutcome::Granted { .. } | NodeOutcome::Held(_)));
+        let not_refused = count(|outcome| !matches!(outcome, NodeOutcome::Failed(NodeError::Refused { .. })));
+        if quorum <= granted_or_held {
+            Some(Self::Contended)
+        } else if quorum <= granted_or_held + open {
+            None
+        } else if quorum <= not_refused - open {
+            Some(Self::Unavailable)
+        } else if quorum <= not_refused {
+            None
+        } else {
+            Some(Self::Misconfigured)
+        }
+    }
 }
 
 impl fmt::Display for NodeOutcome {
@@ -120,6 +131,7 @@ impl fmt::Display for NodeOutcome {
                 }
                 Ok(())
             }
+            Self::Lapsed => f.write_str("granted, but the lease ended before the token was settled"),
             Self::NotHeard => f.write_str("not heard before the decision"),
         }
     }
@@ -127,13 +139,7 @@ impl fmt::Display for NodeOutcome {
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "{} of {} nodes granted, {} needed",
-            self.granted(),
-            self.nodes.len(),
-            self.quorum()
-        )?;
+        write!(f, "{} of {} nodes granted, {} needed", self.granted(), self.nodes.len(), self.quorum())?;
         for report in &self.nodes {
             write!(f, "; {}: {}", report.node, report.outcome)?;
         }
@@ -148,7 +154,7 @@ mod tests {
     use crate::resource::Resource;
 
     /// One character per node: `g` granted, `h` held, `u` unreachable, `c` refused by configuration, `_` not heard.
-    fn check(outcomes: &str, expected: FailureClass) {
+    fn check(outcomes: &str, expected: Option<FailureClass>) {
         let outcome = |class| match class {
             'g' => NodeOutcome::Granted { counter: 1 },
             'h' => NodeOutcome::Held(Held {
@@ -160,36 +166,32 @@ mod tests {
             'c' => NodeOutcome::Failed(NodeError::refused(Refusal::Authentication, "NOAUTH")),
             _ => NodeOutcome::NotHeard,
         };
-        let nodes = outcomes
-            .chars()
-            .map(|class| NodeReport {
-                node: "n".into(),
-                outcome: outcome(class),
-                took: None,
-            })
-            .collect();
-        let report = Report {
-            nodes,
-            elapsed: Duration::ZERO,
-            raised: false,
-        };
-        assert_eq!(report.class(), expected, "{outcomes}");
+        let outcomes: Vec<_> = outcomes.chars().map(outcome).collect();
+        assert_eq!(FailureClass::of(outcomes.iter()), expected, "{outcomes:?}");
     }
 
     /// B11: an outage, contention and a wrong set-up are three things.
     #[test]
     fn b11_the_class_is_the_least_that_would_have_to_change() {
-        check("hhhhh", FailureClass::Contended);
-        check("hhh__", FailureClass::Contended);
-        check("ghhuu", FailureClass::Contended);
-        check("gguuu", FailureClass::Unavailable);
-        check("uuu__", FailureClass::Unavailable);
-        check("huuu_", FailureClass::Unavailable);
-        check("ggccc", FailureClass::Misconfigured);
-        check("ccc__", FailureClass::Misconfigured);
-        check("gguuc", FailureClass::Unavailable);
-        check("c", FailureClass::Misconfigured);
-        check("u", FailureClass::Unavailable);
-        check("h", FailureClass::Contended);
+        check("hhhhh", Some(FailureClass::Contended));
+        check("ghhuu", Some(FailureClass::Contended));
+        check("gguuu", Some(FailureClass::Unavailable));
+        check("ggccc", Some(FailureClass::Misconfigured));
+        check("gguuc", Some(FailureClass::Unavailable));
+        check("c", Some(FailureClass::Misconfigured));
+        check("u", Some(FailureClass::Unavailable));
+        check("h", Some(FailureClass::Contended));
+    }
+
+    #[test]
+    fn the_class_is_told_as_soon_as_no_answer_can_change_it() {
+        check("hhh__", Some(FailureClass::Contended));
+        check("uuu__", Some(FailureClass::Unavailable));
+        check("ccc__", Some(FailureClass::Misconfigured));
+        // A holder on one more node makes it contention.
+        check("hhu__", None);
+        check("hhuu_", None);
+        // One more refusal makes it a wrong set-up.
+        check("ccu__", None);
     }
 }

@@ -239,10 +239,7 @@ impl KeyPrefix {
         if RESOURCE_NAME_LEN_MAX < prefix.len() {
             return Err(KeyPrefixError::TooLong { len: prefix.len() });
         }
-        let complete_tag = prefix
-            .split_once('{')
-            .and_then(|(_, rest)| rest.find('}'))
-            .is_some_and(|end| 0 < end);
+        let complete_tag = prefix.split_once('{').and_then(|(_, rest)| rest.find('}')).is_some_and(|end| 0 < end);
         if prefix.contains(['{', '}']) && !complete_tag {
             return Err(KeyPrefixError::LoneBrace);
         }
@@ -360,10 +357,7 @@ mod tests {
         assert_eq!(Resource::new("").unwrap_err(), ResourceError::Empty);
         assert_eq!(Resource::new("~fence:a").unwrap_err(), ResourceError::Reserved);
         let long = "x".repeat(RESOURCE_NAME_LEN_MAX + 1);
-        assert_eq!(
-            Resource::new(&long).unwrap_err(),
-            ResourceError::TooLong { len: long.len() }
-        );
+        assert_eq!(Resource::new(&long).unwrap_err(), ResourceError::TooLong { len: long.len() });
         assert_eq!(Resource::new(&long[1..]).unwrap().name(), &long[1..]);
     }
 
@@ -381,21 +375,13 @@ mod tests {
     fn a_lock_covers_at_least_one_resource_and_not_too_many() {
         assert_eq!(Vec::<String>::new().into_resources().unwrap_err(), ResourceError::None);
         let many: Vec<String> = (0..=RESOURCES_MAX).map(|n| n.to_string()).collect();
-        assert_eq!(
-            many.into_resources().unwrap_err(),
-            ResourceError::TooMany {
-                count: RESOURCES_MAX + 1
-            }
-        );
+        assert_eq!(many.into_resources().unwrap_err(), ResourceError::TooMany { count: RESOURCES_MAX + 1 });
     }
 
     #[test]
     fn names_next_to_each_other_stay_apart() {
         // Another library joins the names, so that ("ab", "c") and ("a", "bc") were one lock.
-        assert_ne!(
-            ["ab", "c"].into_resources().unwrap(),
-            ["a", "bc"].into_resources().unwrap()
-        );
+        assert_ne!(["ab", "c"].into_resources().unwrap(), ["a", "bc"].into_resources().unwrap());
     }
 
     #[test]
@@ -411,10 +397,7 @@ mod tests {
     #[test]
     fn a_ttl_is_whole_milliseconds_between_one_and_a_year() {
         assert!(matches!(Ttl::new(Duration::ZERO), Err(TtlError::TooShort(_))));
-        assert!(matches!(
-            Ttl::new(Duration::from_micros(999)),
-            Err(TtlError::TooShort(_))
-        ));
+        assert!(matches!(Ttl::new(Duration::from_micros(999)), Err(TtlError::TooShort(_))));
         assert_eq!(Ttl::new(Duration::from_micros(1_999)).unwrap().as_millis(), 1);
         assert!(Ttl::new(Ttl::MAX).is_ok());
         assert!(matches!(Ttl::new(Duration::MAX), Err(TtlError::TooLong(_))));

@@ -55,26 +55,13 @@ impl Settings {
     /// Checks that something useful is left of a ttl after drift and two round trips at the per-node deadline.
     pub(crate) fn terms(&self, ttl: Duration, min_validity: Duration) -> Result<Terms, SettingsError> {
         let ttl = Ttl::new(ttl)?;
-        let node_timeout = self
-            .node_timeout
-            .unwrap_or_else(|| NODE_TIMEOUT.min(ttl.as_duration() / 10));
+        let node_timeout = self.node_timeout.unwrap_or_else(|| NODE_TIMEOUT.min(ttl.as_duration() / 10));
         let drift = self.drift.of(ttl);
-        let needed = drift
-            .saturating_add(node_timeout.saturating_mul(2))
-            .saturating_add(min_validity);
+        let needed = drift.saturating_add(node_timeout.saturating_mul(2)).saturating_add(min_validity);
         if ttl.as_duration() <= needed {
-            return Err(SettingsError::TtlTooShort {
-                ttl: ttl.as_duration(),
-                drift,
-                node_timeout,
-                min_validity,
-            });
+            return Err(SettingsError::TtlTooShort { ttl: ttl.as_duration(), drift, node_timeout, min_validity });
         }
-        Ok(Terms {
-            ttl,
-            node_timeout,
-            min_validity,
-        })
+        Ok(Terms { ttl, node_timeout, min_validity })
     }
 }
 
@@ -99,44 +86,20 @@ mod tests {
 
     #[test]
     fn the_node_timeout_follows_a_short_ttl_unless_it_is_set() {
-        assert_eq!(
-            settings(None).terms(ms(10_000), Duration::ZERO).unwrap().node_timeout,
-            ms(50)
-        );
-        assert_eq!(
-            settings(None).terms(ms(100), Duration::ZERO).unwrap().node_timeout,
-            ms(10)
-        );
-        assert_eq!(
-            settings(Some(ms(20)))
-                .terms(ms(100), Duration::ZERO)
-                .unwrap()
-                .node_timeout,
-            ms(20)
-        );
+        assert_eq!(settings(None).terms(ms(10_000), Duration::ZERO).unwrap().node_timeout, ms(50));
+        assert_eq!(settings(None).terms(ms(100), Duration::ZERO).unwrap().node_timeout, ms(10));
+        assert_eq!(settings(Some(ms(20))).terms(ms(100), Duration::ZERO).unwrap().node_timeout, ms(20));
     }
 
     /// B01: a lease that its own drift eats up is refused with the numbers that say why.
     #[test]
     fn b01_a_ttl_that_leaves_nothing_is_refused() {
         for ttl in 1..=2 {
-            assert!(matches!(
-                settings(None).terms(ms(ttl), Duration::ZERO),
-                Err(SettingsError::TtlTooShort { .. })
-            ));
+            assert!(matches!(settings(None).terms(ms(ttl), Duration::ZERO), Err(SettingsError::TtlTooShort { .. })));
         }
-        assert!(matches!(
-            settings(None).terms(ms(0), Duration::ZERO),
-            Err(SettingsError::Ttl(_))
-        ));
-        assert!(matches!(
-            settings(Some(ms(50))).terms(ms(100), ms(0)),
-            Err(SettingsError::TtlTooShort { .. })
-        ));
-        assert!(matches!(
-            settings(None).terms(ms(1_000), ms(900)),
-            Err(SettingsError::TtlTooShort { .. })
-        ));
+        assert!(matches!(settings(None).terms(ms(0), Duration::ZERO), Err(SettingsError::Ttl(_))));
+        assert!(matches!(settings(Some(ms(50))).terms(ms(100), ms(0)), Err(SettingsError::TtlTooShort { .. })));
+        assert!(matches!(settings(None).terms(ms(1_000), ms(900)), Err(SettingsError::TtlTooShort { .. })));
         assert!(settings(None).terms(ms(3), Duration::ZERO).is_ok());
     }
 }

@@ -34,9 +34,7 @@ impl Tally {
     #[must_use]
     pub fn new(nodes: usize) -> Self {
         assert!(0 < nodes, "a tally is held over at least one node");
-        Self {
-            ballots: vec![None; nodes],
-        }
+        Self { ballots: vec![None; nodes] }
     }
 
     /// Counts the vote of one node.

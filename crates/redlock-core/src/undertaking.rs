@@ -87,10 +87,7 @@ impl Undertaking {
     /// The latest reason why `node` has not answered the release.
     pub(crate) fn release_error(&self, node: usize) -> Option<NodeError> {
         let errors = self.release_errors.lock().unwrap_or_else(PoisonError::into_inner);
-        errors
-            .iter()
-            .find(|(failed, _)| *failed == node)
-            .map(|(_, error)| error.clone())
+        errors.iter().find(|(failed, _)| *failed == node).map(|(_, error)| error.clone())
     }
 
     /// Whether the node may hold something of ours: the acquire was sent, and the node has not said that it took nothing.

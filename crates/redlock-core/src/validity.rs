@@ -33,10 +33,7 @@ impl Drift {
 impl Default for Drift {
     /// One hundredth of the ttl plus two milliseconds, as the Redis documentation has it.
     fn default() -> Self {
-        Self {
-            factor: 0.01,
-            constant: Duration::from_millis(2),
-        }
+        Self { factor: 0.01, constant: Duration::from_millis(2) }
     }
 }
 

@@ -19,28 +19,14 @@ pub(super) struct Keys;
 impl Keys {
     /// The lock keys.
     pub(super) fn locks(ownership: &Ownership) -> Vec<String> {
-        ownership
-            .resources()
-            .iter()
-            .map(|resource| lock(ownership.prefix(), resource))
-            .collect()
+        ownership.resources().iter().map(|resource| lock(ownership.prefix(), resource)).collect()
     }
 
     /// The lock keys, the counter keys in the same order, and the namespace record.
     pub(super) fn with_counters(ownership: &Ownership) -> Vec<String> {
         let mut keys = Vec::with_capacity(2 * ownership.resources().len() + 1);
-        keys.extend(
-            ownership
-                .resources()
-                .iter()
-                .map(|resource| lock(ownership.prefix(), resource)),
-        );
-        keys.extend(
-            ownership
-                .resources()
-                .iter()
-                .map(|resource| counter(ownership.prefix(), resource)),
-        );
+        keys.extend(ownership.resources().iter().map(|resource| lock(ownership.prefix(), resource)));
+        keys.extend(ownership.resources().iter().map(|resource| counter(ownership.prefix(), resource)));
         keys.push(record(ownership.prefix()));
         keys
     }
@@ -68,15 +54,7 @@ fn beside(kind: &str, prefix: &KeyPrefix, resource: &Resource) -> String {
     }
     match hash_tag(&lock) {
         Some(tag) => [prefix, kind, "{", tag, "}:", &lock].concat(),
-        None => [
-            prefix,
-            kind,
-            "{",
-            &number_in_slot(slot(lock.as_bytes())).to_string(),
-            "}:",
-            &lock,
-        ]
-        .concat(),
+        None => [prefix, kind, "{", &number_in_slot(slot(lock.as_bytes())).to_string(), "}:", &lock].concat(),
     }
 }
 
@@ -91,22 +69,19 @@ fn hash_tag(key: &str) -> Option<&str> {
 /// The slot of a text without hash tags: CRC16/XMODEM modulo 16384 (Redis Cluster specification, *key distribution*).
 fn slot(text: &[u8]) -> u16 {
     let crc = text.iter().fold(0_u16, |crc, byte| {
-        (0..8).fold(crc ^ (u16::from(*byte) << 8), |crc, _| {
-            if crc & 0x8000 == 0 {
-                crc << 1
-            } else {
-                (crc << 1) ^ 0x1021
-            }
-        })
+        (0..8).fold(
+            crc ^ (u16::from(*byte) << 8),
+            |crc, _| {
+                if crc & 0x8000 == 0 { crc << 1 } else { (crc << 1) ^ 0x1021 }
+            },
+        )
     });
     crc % 16_384
 }
 
 /// The least number whose decimal digits lie in `slot`; found among the first few hundred thousand for every slot.
 fn number_in_slot(slot_wanted: u16) -> u32 {
-    (0..)
-        .find(|number: &u32| slot(number.to_string().as_bytes()) == slot_wanted)
-        .unwrap_or_default()
+    (0..).find(|number: &u32| slot(number.to_string().as_bytes()) == slot_wanted).unwrap_or_default()
 }
 
 #[cfg(test)]

@@ -8,8 +8,9 @@
 
 use super::UrlError;
 use super::reply;
-use super::scripts;
+use super::scripts::{self, Script};
 use super::trouble::{self, Trouble};
+use futures_util::future::join_all;
 use redis::aio::MultiplexedConnection;
 use redis::io::tcp::{TcpSettings, socket2::TcpKeepalive};
 use redis::{AsyncConnectionConfig, Cmd, ConnectionAddr, ConnectionInfo, IntoConnectionInfo as _, RedisResult, Value};
@@ -80,14 +81,7 @@ impl Link {
         let client = redis::Client::open(info).map_err(|_| UrlError::Malformed)?;
         let member = fleet.join();
         let (state, known) = (Mutex::new(State::Idle), Mutex::default());
-        Ok(Arc::new(Self {
-            name,
-            client,
-            fleet,
-            member,
-            state,
-            known,
-        }))
+        Ok(Arc::new(Self { name, client, fleet, member, state, known }))
     }
 
     pub(super) fn name(&self) -> &str {
@@ -130,9 +124,7 @@ impl Link {
         };
         match outcome.wait_for(Option::is_some).await {
             Ok(outcome) => outcome.clone().expect("waited for it"),
-            Err(_) => Err(NodeError::unreachable(
-                "the runtime on which the connection was being made has ended",
-            )),
+            Err(_) => Err(NodeError::unreachable("the runtime on which the connection was being made has ended")),
         }
     }
 
@@ -154,9 +146,7 @@ impl Link {
         let connect = async move {
             let greeting = match tokio::time::timeout(CONNECT_LIMIT, greet(&client)).await {
                 Ok(greeting) => greeting,
-                Err(_) => Err(NodeError::unreachable(format!(
-                    "no connection within {CONNECT_LIMIT:?}"
-                ))),
+                Err(_) => Err(NodeError::unreachable(format!("no connection within {CONNECT_LIMIT:?}"))),
             };
             // A link that is gone has nobody who waits.
             if let Some(link) = link.upgrade() {
@@ -166,21 +156,13 @@ impl Link {
             }
         };
         let task = tokio::runtime::Handle::current().spawn(connect).abort_handle();
-        *state = State::Connecting(Connecting {
-            outcome: outcome.clone(),
-            task,
-        });
+        *state = State::Connecting(Connecting { outcome: outcome.clone(), task });
         outcome
     }
 
     /// Decides whether a server that has answered may be this node.
     fn accept(&self, greeting: Greeting) -> Result<Connection, NodeError> {
-        let Greeting {
-            multiplexed,
-            identity,
-            primary,
-            time,
-        } = greeting;
+        let Greeting { multiplexed, identity, primary, time } = greeting;
         if primary == Some(false) {
             let cause = "the server calls itself a replica";
             return Err(NodeError::refused(Refusal::Replica, cause));
@@ -193,23 +175,14 @@ impl Link {
         }
         self.fleet.claim(self.member, &self.name, identity.as_deref())?;
         let now = Instant::now();
-        *self.known() = Known {
-            identity,
-            time: time.map(|time| (time, now)),
-        };
-        Ok(Connection {
-            multiplexed,
-            since: now,
-        })
+        *self.known() = Known { identity, time: time.map(|time| (time, now)) };
+        Ok(Connection { multiplexed, since: now })
     }
 
     fn settle(&self, connected: &Result<Connection, NodeError>) {
         *self.state() = match connected {
             Ok(connection) => State::Up(connection.clone()),
-            Err(error) => State::Down {
-                error: error.clone(),
-                until: Instant::now() + RECONNECT_PAUSE,
-            },
+            Err(error) => State::Down { error: error.clone(), until: Instant::now() + RECONNECT_PAUSE },
         };
     }
 
@@ -255,51 +228,27 @@ async fn greet(client: &redis::Client) -> Result<Greeting, NodeError> {
         .set_connection_timeout(Some(CONNECT_LIMIT))
         .set_response_timeout(Some(ANSWER_LIMIT))
         .set_pipeline_buffer_size(QUEUE_MAX);
-    let connection = client
-        .get_multiplexed_async_connection_with_config(&config)
-        .await
-        .map_err(trouble::classify)?;
+    let connection = client.get_multiplexed_async_connection_with_config(&config).await.map_err(trouble::classify)?;
     let ask = |command: Cmd| {
         let mut connection = connection.clone();
-        async move {
-            connection
-                .send_packed_command(&command)
-                .await
-                .and_then(Value::extract_error)
-        }
+        async move { connection.send_packed_command(&command).await.and_then(Value::extract_error) }
     };
-    let [acquire, raise, extend, release] = scripts::all().map(|script| ask(script.load()));
-    let (info, time, ..) = tokio::join!(
-        ask(redis::cmd("INFO")),
-        ask(redis::cmd("TIME")),
-        acquire,
-        raise,
-        extend,
-        release
-    );
-    // A script that cannot be taught ahead is sent with its first call.
+    let questions = [redis::cmd("INFO"), redis::cmd("TIME")];
+    let mut answers =
+        join_all(questions.into_iter().chain(scripts::all().map(Script::load)).map(ask)).await.into_iter();
+    // Further answers do not matter: a script that cannot be taught ahead is sent with its first call.
+    let (info, time) = (answers.next().expect("one answer each"), answers.next().expect("one answer each"));
     let info = match info {
         Ok(info) => reply::text(&info),
         Err(error) => match trouble::classify(error) {
-            NodeError::Refused {
-                reason: Refusal::Permission,
-                ..
-            } => None,
+            NodeError::Refused { reason: Refusal::Permission, .. } => None,
             error => return Err(error),
         },
     };
-    let identity = info
-        .as_deref()
-        .and_then(|info| reply::info_field(info, "run_id"))
-        .map(str::to_owned);
+    let identity = info.as_deref().and_then(|info| reply::info_field(info, "run_id")).map(str::to_owned);
     let primary = info.as_deref().and_then(reply::is_primary);
     let time = time.ok().as_ref().and_then(reply::time);
-    Ok(Greeting {
-        multiplexed: connection,
-        identity,
-        primary,
-        time,
-    })
+    Ok(Greeting { multiplexed: connection, identity, primary, time })
 }
 
 fn connection_info(url: &str) -> Result<ConnectionInfo, UrlError> {
@@ -308,9 +257,7 @@ fn connection_info(url: &str) -> Result<ConnectionInfo, UrlError> {
     }
     let info: RedisResult<ConnectionInfo> = url.into_connection_info();
     let info = info.map_err(|_| UrlError::Malformed)?;
-    let keepalive = TcpKeepalive::new()
-        .with_time(TCP_PATIENCE)
-        .with_interval(TCP_PATIENCE / 5);
+    let keepalive = TcpKeepalive::new().with_time(TCP_PATIENCE).with_interval(TCP_PATIENCE / 5);
     let tcp = TcpSettings::default().set_nodelay(true).set_keepalive(keepalive);
     #[cfg(target_os = "linux")]
     let tcp = tcp.set_user_timeout(TCP_PATIENCE);
@@ -369,10 +316,7 @@ impl Fleet {
         members.connected.remove(&member);
         let Some(identity) = identity else { return Ok(()) };
         if let Some((twin, _)) = members.connected.values().find(|(_, other)| other == identity) {
-            return Err(NodeError::refused(
-                Refusal::SameServer,
-                format!("{name} and {twin} have the same run_id"),
-            ));
+            return Err(NodeError::refused(Refusal::SameServer, format!("{name} and {twin} have the same run_id")));
         }
         members.connected.insert(member, (name.to_owned(), identity.to_owned()));
         Ok(())
@@ -399,20 +343,12 @@ mod tests {
     fn a_name_shows_the_address_and_no_secret() {
         assert_eq!(name("redis://locker:secret@10.0.0.1/3"), "10.0.0.1:6379/3");
         assert_eq!(name("redis://[::1]:7000"), "[::1]:7000");
-        assert_eq!(
-            name("unix:///run/redis.sock?db=2&pass=secret"),
-            "unix:/run/redis.sock/2"
-        );
+        assert_eq!(name("unix:///run/redis.sock?db=2&pass=secret"), "unix:/run/redis.sock/2");
     }
 
     #[test]
     fn what_is_no_url_is_refused_without_being_shown() {
-        for url in [
-            "",
-            "redis:secret@",
-            "http://user:secret@host",
-            "redis://:secret@host/notanumber",
-        ] {
+        for url in ["", "redis:secret@", "http://user:secret@host", "redis://:secret@host/notanumber"] {
             let error = connection_info(url).unwrap_err();
             assert_eq!(error, UrlError::Malformed, "{url}");
             assert!(!format!("{error:?} {error}").contains("secret"));
@@ -434,10 +370,7 @@ mod tests {
         fleet.claim(one, "a", Some("x")).unwrap();
         assert!(matches!(
             fleet.claim(two, "b", Some("x")),
-            Err(NodeError::Refused {
-                reason: Refusal::SameServer,
-                ..
-            })
+            Err(NodeError::Refused { reason: Refusal::SameServer, .. })
         ));
         fleet.give_up(one);
         fleet.claim(two, "b", Some("x")).unwrap();

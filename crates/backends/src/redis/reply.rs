@@ -13,9 +13,7 @@ pub(super) fn acquisition(answer: &Value, resources: &Resources) -> Result<Acqui
             Ok(counter) => Ok(Acquisition::Granted { counter }),
             Err(_) => Err(unexpected(answer)),
         },
-        Value::Array(parts) => held(parts, resources)
-            .map(Acquisition::Held)
-            .ok_or_else(|| unexpected(answer)),
+        Value::Array(parts) => held(parts, resources).map(Acquisition::Held).ok_or_else(|| unexpected(answer)),
         _ => Err(unexpected(answer)),
     }
 }
@@ -31,19 +29,15 @@ fn held(parts: &[Value], resources: &Resources) -> Option<Held> {
         "foreign" => Holder::Foreign { kind: text(holder)? },
         _ => return None,
     };
-    Some(Held {
-        resource,
-        holder,
-        remaining: remaining_of(remaining),
-    })
+    Some(Held { resource, holder, remaining: remaining_of(remaining) })
 }
 
 fn remaining_of(pttl: &Value) -> Remaining {
     match pttl {
         Value::Int(-1) => Remaining::WithoutExpiry,
-        Value::Int(millis) => u64::try_from(*millis).map_or(Remaining::Unknown, |millis| {
-            Remaining::For(Duration::from_millis(millis))
-        }),
+        Value::Int(millis) => {
+            u64::try_from(*millis).map_or(Remaining::Unknown, |millis| Remaining::For(Duration::from_millis(millis)))
+        }
         _ => Remaining::Unknown,
     }
 }
@@ -88,11 +82,7 @@ pub(super) fn inspection(
     };
     Inspection {
         resource: resource.clone(),
-        held: held.map(|holder| Held {
-            resource: resource.clone(),
-            holder,
-            remaining: remaining_of(remaining),
-        }),
+        held: held.map(|holder| Held { resource: resource.clone(), holder, remaining: remaining_of(remaining) }),
         counter: text(counter).and_then(|counter| counter.parse().ok()),
     }
 }
@@ -110,9 +100,7 @@ pub(super) fn time(answer: &Value) -> Option<Duration> {
 
 /// One field of the answer to `INFO`.
 pub(super) fn info_field<'a>(info: &'a str, field: &str) -> Option<&'a str> {
-    info.lines()
-        .find_map(|line| line.strip_prefix(field)?.strip_prefix(':'))
-        .map(str::trim)
+    info.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':')).map(str::trim)
 }
 
 /// Whether `INFO` calls the server a primary.
@@ -168,15 +156,8 @@ mod tests {
     #[test]
     fn a_refusal_names_resource_holder_and_time() {
         let resources = ["a", "b"].into_resources().unwrap();
-        let answer = Value::Array(vec![
-            Value::Int(2),
-            Value::Int(1_500),
-            bulk("owner"),
-            bulk("0123456789abcdef"),
-        ]);
-        let Ok(Acquisition::Held(held)) = acquisition(&answer, &resources) else {
-            panic!("{answer:?}")
-        };
+        let answer = Value::Array(vec![Value::Int(2), Value::Int(1_500), bulk("owner"), bulk("0123456789abcdef")]);
+        let Ok(Acquisition::Held(held)) = acquisition(&answer, &resources) else { panic!("{answer:?}") };
         assert_eq!(held.to_string(), "Resource(\"b\") held by 01234567… for 1.5s");
     }
 
@@ -184,9 +165,7 @@ mod tests {
     fn a_foreign_key_is_called_one() {
         let resources = "a".into_resources().unwrap();
         let answer = Value::Array(vec![Value::Int(1), Value::Int(-1), bulk("foreign"), bulk("hash")]);
-        let Ok(Acquisition::Held(held)) = acquisition(&answer, &resources) else {
-            panic!("{answer:?}")
-        };
+        let Ok(Acquisition::Held(held)) = acquisition(&answer, &resources) else { panic!("{answer:?}") };
         assert_eq!(held.holder, Holder::Foreign { kind: "hash".into() });
         assert_eq!(held.remaining, Remaining::WithoutExpiry);
     }
@@ -207,9 +186,7 @@ mod tests {
             any::<Vec<u8>>().prop_map(Value::BulkString),
             ".*".prop_map(Value::SimpleString),
         ];
-        leaf.prop_recursive(2, 16, 4, |inner| {
-            proptest::collection::vec(inner, 0..5).prop_map(Value::Array)
-        })
+        leaf.prop_recursive(2, 16, 4, |inner| proptest::collection::vec(inner, 0..5).prop_map(Value::Array))
     }
 
     proptest! {

@@ -3,18 +3,10 @@
 use redis::Cmd;
 use std::sync::LazyLock;
 
-pub(super) static ACQUIRE: LazyLock<Script> = LazyLock::new(|| {
-    Script::new(concat!(
-        include_str!("scripts/record.lua"),
-        include_str!("scripts/acquire.lua")
-    ))
-});
-pub(super) static RAISE: LazyLock<Script> = LazyLock::new(|| {
-    Script::new(concat!(
-        include_str!("scripts/record.lua"),
-        include_str!("scripts/raise.lua")
-    ))
-});
+pub(super) static ACQUIRE: LazyLock<Script> =
+    LazyLock::new(|| Script::new(concat!(include_str!("scripts/record.lua"), include_str!("scripts/acquire.lua"))));
+pub(super) static RAISE: LazyLock<Script> =
+    LazyLock::new(|| Script::new(concat!(include_str!("scripts/record.lua"), include_str!("scripts/raise.lua"))));
 pub(super) static EXTEND: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("scripts/extend.lua")));
 pub(super) static RELEASE: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("scripts/release.lua")));
 
@@ -31,10 +23,7 @@ pub(super) struct Script {
 
 impl Script {
     fn new(text: &'static str) -> Self {
-        Self {
-            text,
-            digest: redis::Script::new(text).get_hash().to_owned(),
-        }
+        Self { text, digest: redis::Script::new(text).get_hash().to_owned() }
     }
 
     /// Runs the script on a server that knows it; costs no more than its digest.
