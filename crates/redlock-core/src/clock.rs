@@ -69,6 +69,26 @@ impl Clock for SystemClock {
     }
 }
 
+/// Tokio's clock, which stands still while a test has paused it: for tests and simulation.
+///
+/// Does not count suspend; not for production.
+#[derive(Debug, Clone, Copy)]
+pub struct TokioClock(tokio::time::Instant);
+
+impl TokioClock {
+    /// A clock whose origin is now.
+    #[must_use]
+    pub fn starting_now() -> Self {
+        Self(tokio::time::Instant::now())
+    }
+}
+
+impl Clock for TokioClock {
+    fn now(&self) -> Moment {
+        Moment(self.0.elapsed())
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

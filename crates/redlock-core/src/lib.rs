@@ -60,7 +60,7 @@ pub mod telemetry;
 mod testing;
 
 pub use builder::RedlockBuilder;
-pub use clock::{Clock, Moment, SystemClock};
+pub use clock::{Clock, Moment, SystemClock, TokioClock};
 pub use error::{AcquireError, ExtendError, LossReason, NotEnoughValidity, SettingsError};
 pub use guard::{Guard, NodeRelease, Release, ReleaseOutcome};
 pub use node::{
