@@ -1,8 +1,8 @@
 //! Promises P4 and P5, exhaustively on three nodes: each node in one of seven conditions, and each operation cancelled at
 //! every one of its awaits. Virtual time; nothing here waits.
 
-use redlock_backends::faulty::{Fault, Faulty};
 use redlock_backends::MemoryNode;
+use redlock_backends::faulty::{Fault, Faulty};
 use redlock_core::{
     AcquireError, Acquisition, Guard, IntoResources as _, KeyPrefix, LockNode, NodeError, Owner, Ownership, Redlock,
     TokioClock, Ttl,
@@ -76,8 +76,7 @@ struct World {
 impl World {
     async fn new(conditions: [Condition; 3]) -> Self {
         let clock = Arc::new(TokioClock::starting_now());
-        let memory: Vec<_> =
-            (0..3).map(|n| Arc::new(MemoryNode::with_clock(format!("n{n}"), clock.clone()))).collect();
+        let memory: Vec<_> = (0..3).map(|n| Arc::new(MemoryNode::with_clock(format!("n{n}"), clock.clone()))).collect();
         let nodes: Vec<_> = memory.iter().map(|node| Arc::new(Faulty::new(Arc::clone(node)))).collect();
         let rival = Owner::from_random_bytes([9; 16]);
         let builder = Redlock::builder()
@@ -266,5 +265,51 @@ fn p5_the_client_may_be_dropped_with_work_in_the_background() {
             assert_eq!(ours, 0, "{conditions:?}: {condition:?}");
         }
         drop(nodes);
+    });
+}
+
+/// A node whose calls do not take effect in the order in which they were made: acquires take their time.
+#[derive(Debug)]
+struct Unordered(MemoryNode);
+
+#[async_trait::async_trait]
+impl LockNode for Unordered {
+    fn name(&self) -> &str {
+        self.0.name()
+    }
+
+    async fn acquire(&self, ownership: &Ownership, ttl: Ttl, floor: u64) -> Result<Acquisition, NodeError> {
+        tokio::time::sleep(ms(200)).await;
+        self.0.acquire(ownership, ttl, floor).await
+    }
+
+    async fn raise(&self, ownership: &Ownership, to: u64) -> Result<redlock_core::Raising, NodeError> {
+        self.0.raise(ownership, to).await
+    }
+
+    async fn extend(&self, ownership: &Ownership, ttl: Ttl) -> Result<redlock_core::Extension, NodeError> {
+        self.0.extend(ownership, ttl).await
+    }
+
+    async fn release(&self, ownership: &Ownership) -> Result<redlock_core::Releasing, NodeError> {
+        self.0.release(ownership).await
+    }
+}
+
+/// The release comes first, finds nothing, and the acquire takes effect after it: it is released once more.
+#[test]
+fn p5_a_release_that_overtakes_its_acquire_is_repeated() {
+    in_virtual_time(async {
+        let clock = Arc::new(TokioClock::starting_now());
+        let node = Arc::new(Unordered(MemoryNode::with_clock("n", clock.clone())));
+        let nodes = [Arc::clone(&node) as Arc<dyn LockNode>];
+        let redlock = Redlock::builder().nodes(nodes).ttl(TTL).node_timeout(NODE_TIMEOUT).clock(clock).build().unwrap();
+        let result = redlock.try_acquire("r").await;
+        assert!(matches!(result, Err(AcquireError::Unavailable(_))), "{result:?}");
+        tokio::time::sleep(ms(100)).await;
+        assert!(node.0.locks().is_empty(), "not yet");
+        tokio::time::sleep(ms(1_000)).await;
+        assert!(node.0.locks().is_empty(), "{:?}", node.0.locks());
+        redlock.settled().await;
     });
 }

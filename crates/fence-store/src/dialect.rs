@@ -42,10 +42,7 @@ impl Flavor {
 
     /// A statement whose text is fixed, with values to bind.
     pub(crate) fn fixed(sql: &'static str, values: impl IntoIterator<Item = Value>) -> Rendered {
-        Rendered {
-            sql: sql.to_owned(),
-            values: Values(values.into_iter().collect()),
-        }
+        Rendered { sql: sql.to_owned(), values: Values(values.into_iter().collect()) }
     }
 
     /// What opens a transaction: statements to send in this order, the last of which begins it.

@@ -169,10 +169,7 @@ impl FenceError {
     pub(crate) fn of_statement(source: sqlx::Error) -> Self {
         match fault(&source) {
             Fault::LostRace | Fault::Waited => Self::Conflict { source },
-            Fault::MissingTable => Self::SchemaMissing {
-                table: source.to_string(),
-                source: Some(source),
-            },
+            Fault::MissingTable => Self::SchemaMissing { table: source.to_string(), source: Some(source) },
             Fault::NoAnswer | Fault::Other => Self::Database { source },
         }
     }
@@ -187,9 +184,7 @@ impl FenceError {
 
     /// A conflict that was noticed here, not by the database.
     pub(crate) fn conflict(what: &str) -> Self {
-        Self::Conflict {
-            source: sqlx::Error::Protocol(what.to_owned()),
-        }
+        Self::Conflict { source: sqlx::Error::Protocol(what.to_owned()) }
     }
 }
 

@@ -30,12 +30,7 @@ type Manager<DB> = <DB as Database>::TransactionManager;
 
 impl<DB: Dialect> Lease<DB> {
     pub(crate) async fn acquire(pool: &Pool<DB>) -> sqlx::Result<Self> {
-        Ok(Self {
-            connection: Some(pool.acquire().await?),
-            open: false,
-            in_flight: false,
-            broken: false,
-        })
+        Ok(Self { connection: Some(pool.acquire().await?), open: false, in_flight: false, broken: false })
     }
 
     pub(crate) async fn begin(&mut self, isolation: Isolation) -> sqlx::Result<()> {
@@ -111,9 +106,7 @@ impl<DB: Dialect> Lease<DB> {
     }
 
     fn connection(&mut self) -> &mut DB::Connection {
-        self.connection
-            .as_mut()
-            .expect("a lease keeps its connection until it is dropped")
+        self.connection.as_mut().expect("a lease keeps its connection until it is dropped")
     }
 }
 

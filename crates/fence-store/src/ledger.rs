@@ -42,16 +42,10 @@ pub(crate) async fn raise<DB: Dialect>(
         let statement = raise_statement(DB::FLAVOR, ledger, resource, token, transaction_id)?;
         let raised = if DB::FLAVOR == Flavor::MySql {
             // Its upsert has no condition and counts a refusal as a hit, so the row, which is locked now, is read back.
-            lease
-                .execute(DB::query(statement))
-                .await
-                .map_err(FenceError::of_statement)?;
+            lease.execute(DB::query(statement)).await.map_err(FenceError::of_statement)?;
             locked_entry(lease, ledger, resource).await?
         } else {
-            let row = lease
-                .fetch_optional(DB::query(statement))
-                .await
-                .map_err(FenceError::of_statement)?;
+            let row = lease.fetch_optional(DB::query(statement)).await.map_err(FenceError::of_statement)?;
             match row {
                 Some(_) => continue,
                 // Not raised; locked all the same.
@@ -62,9 +56,7 @@ pub(crate) async fn raise<DB: Dialect>(
             Some(entry) if entry.token == token.get() => {}
             Some(entry) => return Err(stale(token, entry.token, resource)),
             None => {
-                return Err(FenceError::conflict(
-                    "the ledger row was deleted while it was being raised",
-                ));
+                return Err(FenceError::conflict("the ledger row was deleted while it was being raised"));
             }
         }
     }
@@ -80,10 +72,8 @@ pub(crate) async fn highest<DB: Dialect>(
     let mut highest: Option<(i64, Resource)> = None;
     for resource in resources {
         let statement = read_statement(DB::FLAVOR, ledger, resource)?;
-        let row = lease
-            .fetch_optional(DB::query(DB::FLAVOR.render(&statement)?))
-            .await
-            .map_err(FenceError::of_statement)?;
+        let row =
+            lease.fetch_optional(DB::query(DB::FLAVOR.render(&statement)?)).await.map_err(FenceError::of_statement)?;
         let token = row.map(|row| integer::<DB>(&row, 0)).transpose()?;
         if let Some(token) = token.filter(|token| highest.as_ref().is_none_or(|(known, _)| known < token)) {
             highest = Some((token, resource.clone()));
@@ -103,20 +93,13 @@ pub(crate) async fn entry_after_others<DB: Dialect>(
     own_transaction_id: i64,
 ) -> Result<Option<Entry>, FenceError> {
     let statement = wait_statement(DB::FLAVOR, ledger, resource, own_transaction_id)?;
-    lease
-        .execute(DB::query(statement))
-        .await
-        .map_err(FenceError::of_statement)?;
+    lease.execute(DB::query(statement)).await.map_err(FenceError::of_statement)?;
     let entry = locked_entry(lease, ledger, resource).await?;
     Ok(entry.filter(|entry| entry.transaction_id != own_transaction_id))
 }
 
 pub(crate) fn stale(presented: FencingToken, highest: i64, resource: &Resource) -> FenceError {
-    FenceError::Stale {
-        presented,
-        highest,
-        target: format!("the ledger of {:?}", resource.name()),
-    }
+    FenceError::Stale { presented, highest, target: format!("the ledger of {:?}", resource.name()) }
 }
 
 async fn locked_entry<DB: Dialect>(
@@ -126,17 +109,9 @@ async fn locked_entry<DB: Dialect>(
 ) -> Result<Option<Entry>, FenceError> {
     let mut statement = read_statement(DB::FLAVOR, ledger, resource)?;
     statement.lock(LockType::Update);
-    let row = lease
-        .fetch_optional(DB::query(DB::FLAVOR.render(&statement)?))
-        .await
-        .map_err(FenceError::of_statement)?;
-    row.map(|row| {
-        Ok(Entry {
-            token: integer::<DB>(&row, 0)?,
-            transaction_id: integer::<DB>(&row, 1)?,
-        })
-    })
-    .transpose()
+    let row =
+        lease.fetch_optional(DB::query(DB::FLAVOR.render(&statement)?)).await.map_err(FenceError::of_statement)?;
+    row.map(|row| Ok(Entry { token: integer::<DB>(&row, 0)?, transaction_id: integer::<DB>(&row, 1)? })).transpose()
 }
 
 fn integer<DB: Dialect>(row: &DB::Row, index: usize) -> Result<i64, FenceError> {
@@ -169,10 +144,7 @@ fn raise_statement(
                         TRANSACTION_ID,
                         unless_stale("IF(`token` <= VALUES(`token`), VALUES(`transaction_id`), `transaction_id`)"),
                     ),
-                    (
-                        RAISED_AT,
-                        unless_stale("IF(`token` <= VALUES(`token`), VALUES(`raised_at`), `raised_at`)"),
-                    ),
+                    (RAISED_AT, unless_stale("IF(`token` <= VALUES(`token`), VALUES(`raised_at`), `raised_at`)")),
                     (TOKEN, unless_stale("GREATEST(`token`, VALUES(`token`))")),
                 ])
                 .to_owned(),
@@ -216,12 +188,7 @@ fn insert_statement(
         Flavor::MySql => Expr::cust("CURRENT_TIMESTAMP(6)"),
         Flavor::Postgres | Flavor::Sqlite => Expr::current_timestamp(),
     };
-    let values = [
-        Expr::value(resource_value(flavor, resource)?),
-        token.into(),
-        transaction_id.into(),
-        now,
-    ];
+    let values = [Expr::value(resource_value(flavor, resource)?), token.into(), transaction_id.into(), now];
     Ok(Query::insert()
         .into_table(ledger.table_name())
         .columns([RESOURCE, TOKEN, TRANSACTION_ID, RAISED_AT])
@@ -242,10 +209,9 @@ fn resource_value(flavor: Flavor, resource: &Resource) -> Result<Value, FenceErr
     let name = resource.name();
     match flavor {
         Flavor::MySql => Ok(name.as_bytes().to_vec().into()),
-        Flavor::Postgres if name.contains('\0') => Err(StatementProblem::NulInResource {
-            resource: name.to_owned(),
+        Flavor::Postgres if name.contains('\0') => {
+            Err(StatementProblem::NulInResource { resource: name.to_owned() }.into())
         }
-        .into()),
         Flavor::Postgres | Flavor::Sqlite => Ok(name.into()),
     }
 }

@@ -153,11 +153,7 @@ impl Row {
 
     /// Reads the fence.
     pub(crate) fn read(&self) -> SelectStatement {
-        Query::select()
-            .column(self.fence.clone())
-            .from(self.table.clone())
-            .cond_where(self.condition())
-            .to_owned()
+        Query::select().column(self.fence.clone()).from(self.table.clone()).cond_where(self.condition()).to_owned()
     }
 
     /// Inserts the row, or does nothing if somebody else has in the meantime, and returns the fence if it did insert.
@@ -181,25 +177,17 @@ impl Row {
         values.push(token.get().into());
 
         let mut statement = Query::insert();
-        statement
-            .into_table(self.table.clone())
-            .columns(columns)
-            .values_panic(values);
+        statement.into_table(self.table.clone()).columns(columns).values_panic(values);
         if flavor != Flavor::MySql {
             let key = self.key.iter().map(|(column, _)| column.clone());
-            statement
-                .on_conflict(OnConflict::columns(key).do_nothing().to_owned())
-                .returning_col(self.fence.clone());
+            statement.on_conflict(OnConflict::columns(key).do_nothing().to_owned()).returning_col(self.fence.clone());
         }
         Ok(statement)
     }
 
     /// Deletes the row. Run under the ledger's lock and the row's, after the fence was found to let the token pass.
     pub(crate) fn delete(&self) -> DeleteStatement {
-        Query::delete()
-            .from_table(self.table.clone())
-            .cond_where(self.condition())
-            .to_owned()
+        Query::delete().from_table(self.table.clone()).cond_where(self.condition()).to_owned()
     }
 
     pub(crate) fn table(&self) -> &TableName {
@@ -211,18 +199,14 @@ impl Row {
     }
 
     fn condition(&self) -> Condition {
-        self.key.iter().fold(Cond::all(), |condition, (column, value)| {
-            condition.add(Expr::col(column.clone()).eq(value.clone()))
-        })
+        self.key
+            .iter()
+            .fold(Cond::all(), |condition, (column, value)| condition.add(Expr::col(column.clone()).eq(value.clone())))
     }
 
     fn lets_pass(&self, token: FencingToken) -> Expr {
         let fence = Expr::col(self.fence.clone());
-        if self.may_rewrite {
-            fence.lte(token.get())
-        } else {
-            fence.lt(token.get())
-        }
+        if self.may_rewrite { fence.lte(token.get()) } else { fence.lt(token.get()) }
     }
 
     fn leaves_the_fence_alone<'a>(&self, mut columns: impl Iterator<Item = &'a DynIden>) -> Result<(), FenceError> {
@@ -336,10 +320,7 @@ mod tests {
 
     #[test]
     fn golden_sql_of_a_rewriting_update_with_a_condition_of_its_own() {
-        let row = Row::new(("shop", "lines"), "order", 42)
-            .and("line", 3)
-            .fence_column("fence")
-            .may_rewrite();
+        let row = Row::new(("shop", "lines"), "order", 42).and("line", 3).fence_column("fence").may_rewrite();
         let any = Cond::any().add(Expr::col("a").eq(1)).add(Expr::col("b").eq(2));
         let update = Query::update().value("n", 1).cond_where(any).to_owned();
         check(
@@ -410,10 +391,7 @@ mod tests {
     fn a_statement_that_sets_the_fence_itself_is_refused() {
         let update = Query::update().value("Fence_Token", 99).to_owned();
         let refused = account().update(Flavor::Postgres, token(), &update);
-        assert!(matches!(
-            refused,
-            Err(FenceError::Statement(StatementProblem::SetsTheFence { .. }))
-        ));
+        assert!(matches!(refused, Err(FenceError::Statement(StatementProblem::SetsTheFence { .. }))));
         let upsert = Upsert::new().on_insert("fence_token", 99);
         assert!(account().insert(Flavor::Postgres, token(), &upsert).is_err());
     }
@@ -424,9 +402,7 @@ mod tests {
         for flavor in [Flavor::Postgres, Flavor::Sqlite] {
             assert!(matches!(
                 flavor.render(&update),
-                Err(FenceError::Statement(StatementProblem::UnsignedTooLarge {
-                    value: u64::MAX
-                }))
+                Err(FenceError::Statement(StatementProblem::UnsignedTooLarge { value: u64::MAX }))
             ));
         }
         assert!(Flavor::MySql.render(&update).is_ok());

@@ -46,15 +46,10 @@ impl LedgerTable {
         let is_identifier = |part: &str| {
             part.len() <= IDENTIFIER_LEN_MAX
                 && part.chars().next().is_some_and(|first| !first.is_ascii_digit())
-                && part
-                    .chars()
-                    .all(|character| character == '_' || character.is_ascii_alphanumeric())
+                && part.chars().all(|character| character == '_' || character.is_ascii_alphanumeric())
         };
         if is_identifier(table) && schema.is_none_or(is_identifier) {
-            Ok(Self {
-                schema: schema.map(str::to_owned),
-                table: table.to_owned(),
-            })
+            Ok(Self { schema: schema.map(str::to_owned), table: table.to_owned() })
         } else {
             Err(InvalidTableName { name: name.to_owned() })
         }
@@ -101,9 +96,7 @@ impl LedgerTable {
             }
             Flavor::MySql => {
                 resource.var_binary(1024);
-                raised_at
-                    .custom("datetime(6)")
-                    .default(Expr::cust("CURRENT_TIMESTAMP(6)"));
+                raised_at.custom("datetime(6)").default(Expr::cust("CURRENT_TIMESTAMP(6)"));
             }
             Flavor::Sqlite => {
                 resource.text();
@@ -135,10 +128,7 @@ impl LedgerTable {
 
 impl Default for LedgerTable {
     fn default() -> Self {
-        Self {
-            schema: None,
-            table: LEDGER_TABLE.to_owned(),
-        }
+        Self { schema: None, table: LEDGER_TABLE.to_owned() }
     }
 }
 
@@ -179,12 +169,7 @@ pub(crate) fn display(table: &TableName) -> String {
 
 /// Asks the catalog for a column's type, whether it may be NULL ("YES" or "NO"), and its default, all as text.
 pub(crate) fn describe_column(flavor: Flavor, table: &TableName, column: &str) -> Rendered {
-    let schema: Value = table
-        .0
-        .as_ref()
-        .map(|schema| schema.1.to_string())
-        .unwrap_or_default()
-        .into();
+    let schema: Value = table.0.as_ref().map(|schema| schema.1.to_string()).unwrap_or_default().into();
     let table: Value = table.1.to_string().into();
     let column: Value = column.to_owned().into();
     match flavor {
@@ -254,17 +239,7 @@ mod tests {
         for good in ["fence_ledger", "_", "app.Ledger2"] {
             assert_eq!(LedgerTable::new(good).unwrap().to_string(), good);
         }
-        for bad in [
-            "",
-            "2nd",
-            "a-b",
-            "a.b.c",
-            ".a",
-            "a.",
-            "a\"; DROP TABLE b",
-            "é",
-            &"x".repeat(64),
-        ] {
+        for bad in ["", "2nd", "a-b", "a.b.c", ".a", "a.", "a\"; DROP TABLE b", "é", &"x".repeat(64)] {
             assert!(LedgerTable::new(bad).is_err(), "{bad}");
         }
     }
@@ -274,10 +249,7 @@ mod tests {
         let message = result.map_err(|problem| problem.to_string());
         match expected {
             None => assert_eq!(message, Ok(())),
-            Some(part) => assert!(
-                message.as_ref().is_err_and(|message| message.contains(part)),
-                "{message:?}"
-            ),
+            Some(part) => assert!(message.as_ref().is_err_and(|message| message.contains(part)), "{message:?}"),
         }
     }
 
@@ -285,44 +257,19 @@ mod tests {
     fn b57_only_a_signed_64_bit_column_is_accepted() {
         check(Flavor::Postgres, "bigint", false, Some("0"), None);
         check(Flavor::Postgres, "bigint", false, Some("'0'::bigint"), None);
-        for other in [
-            "integer",
-            "numeric",
-            "numeric(20,0)",
-            "text",
-            "character varying(20)",
-            "double precision",
-        ] {
-            check(
-                Flavor::Postgres,
-                other,
-                false,
-                Some("0"),
-                Some("change its type to BIGINT"),
-            );
+        for other in ["integer", "numeric", "numeric(20,0)", "text", "character varying(20)", "double precision"] {
+            check(Flavor::Postgres, other, false, Some("0"), Some("change its type to BIGINT"));
         }
         check(Flavor::MySql, "bigint(20)", false, Some("0"), None);
         check(Flavor::MySql, "bigint", false, Some("0"), None);
         for other in ["int(11)", "bigint(20) unsigned", "varchar(20)", "text", "decimal(20,0)"] {
-            check(
-                Flavor::MySql,
-                other,
-                false,
-                Some("0"),
-                Some("change its type to BIGINT"),
-            );
+            check(Flavor::MySql, other, false, Some("0"), Some("change its type to BIGINT"));
         }
         for integer in ["INTEGER", "BIGINT", "int"] {
             check(Flavor::Sqlite, integer, false, Some("0"), None);
         }
         for other in ["TEXT", "NUMERIC", "REAL", "BLOB", ""] {
-            check(
-                Flavor::Sqlite,
-                other,
-                false,
-                Some("0"),
-                Some("change its type to BIGINT"),
-            );
+            check(Flavor::Sqlite, other, false, Some("0"), Some("change its type to BIGINT"));
         }
     }
 

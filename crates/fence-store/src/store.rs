@@ -46,11 +46,7 @@ impl<DB: Dialect> FenceStore<DB> {
     /// The same with another ledger table.
     #[must_use]
     pub fn with_ledger(pool: Pool<DB>, ledger: LedgerTable) -> Self {
-        Self {
-            pool,
-            ledger,
-            checked: Arc::default(),
-        }
+        Self { pool, ledger, checked: Arc::default() }
     }
 
     /// Opens a pool of connections to a URL, with sqlx's defaults, and a store on it.
@@ -61,9 +57,7 @@ impl<DB: Dialect> FenceStore<DB> {
     /// # Cancel safety
     /// Dropping the future closes what was opened.
     pub async fn connect(url: &str) -> Result<Self, FenceError> {
-        let pool = Pool::connect(url)
-            .await
-            .map_err(|source| FenceError::Database { source })?;
+        let pool = Pool::connect(url).await.map_err(|source| FenceError::Database { source })?;
         Ok(Self::new(pool))
     }
 
@@ -92,10 +86,7 @@ impl<DB: Dialect> FenceStore<DB> {
         if DB::FLAVOR == Flavor::Postgres {
             execute(&mut lease, Flavor::fixed(POSTGRES_INSTALL_LOCK, [])).await?;
         }
-        let create = Rendered {
-            sql: self.ledger.sql(DB::FLAVOR),
-            values: sea_query::Values(Vec::new()),
-        };
+        let create = Rendered { sql: self.ledger.sql(DB::FLAVOR), values: sea_query::Values(Vec::new()) };
         execute(&mut lease, create).await?;
         if in_transaction {
             lease.commit().await.map_err(FenceError::of_commit)?;
@@ -153,12 +144,7 @@ impl<DB: Dialect> FenceStore<DB> {
         let columns: Vec<_> = columns.into_iter().map(IntoColumnRef::into_column_ref).collect();
         let result = self.try_claim(grant, row, &ReturningClause::Columns(columns)).await;
         record::<DB, _>("claim", &result);
-        Ok(Claim {
-            store: self.clone(),
-            grant: grant.clone(),
-            row: row.clone().may_rewrite(),
-            read: result?,
-        })
+        Ok(Claim { store: self.clone(), grant: grant.clone(), row: row.clone().may_rewrite(), read: result? })
     }
 
     /// Raises the ledger rows of the grant's resources, so that from now on older holders cannot open a transaction.
@@ -367,21 +353,9 @@ impl<DB: Dialect> FenceStore<DB> {
         self.check_ledger(&mut lease).await?;
         begin(&mut lease, isolation).await?;
         let transaction_id = ledger::new_transaction_id();
-        let raised = ledger::raise(
-            &mut lease,
-            &self.ledger,
-            grant.resources(),
-            grant.token(),
-            transaction_id,
-        )
-        .await;
+        let raised = ledger::raise(&mut lease, &self.ledger, grant.resources(), grant.token(), transaction_id).await;
         match raised {
-            Ok(()) => Ok(Transaction::new(
-                lease,
-                self.ledger.clone(),
-                grant.clone(),
-                transaction_id,
-            )),
+            Ok(()) => Ok(Transaction::new(lease, self.ledger.clone(), grant.clone(), transaction_id)),
             Err(error) => {
                 lease.rollback().await;
                 Err(error)
@@ -477,9 +451,7 @@ impl<DB: Dialect> FenceStore<DB> {
     }
 
     async fn lease(&self) -> Result<Lease<DB>, FenceError> {
-        Lease::acquire(&self.pool)
-            .await
-            .map_err(|source| FenceError::Database { source })
+        Lease::acquire(&self.pool).await.map_err(|source| FenceError::Database { source })
     }
 
     async fn check_row(&self, lease: &mut Lease<DB>, row: &Row) -> Result<(), FenceError> {
@@ -513,20 +485,13 @@ impl<DB: Dialect> FenceStore<DB> {
 
 impl<DB: Dialect> Clone for FenceStore<DB> {
     fn clone(&self) -> Self {
-        Self {
-            pool: self.pool.clone(),
-            ledger: self.ledger.clone(),
-            checked: Arc::clone(&self.checked),
-        }
+        Self { pool: self.pool.clone(), ledger: self.ledger.clone(), checked: Arc::clone(&self.checked) }
     }
 }
 
 impl<DB: Dialect> fmt::Debug for FenceStore<DB> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("FenceStore")
-            .field("database", &DB::NAME)
-            .field("ledger", &self.ledger)
-            .finish_non_exhaustive()
+        f.debug_struct("FenceStore").field("database", &DB::NAME).field("ledger", &self.ledger).finish_non_exhaustive()
     }
 }
 
@@ -583,10 +548,7 @@ impl<DB: Dialect> Claim<DB> {
 
 impl<DB: Dialect> fmt::Debug for Claim<DB> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Claim")
-            .field("grant", &self.grant)
-            .field("row", &self.row)
-            .finish_non_exhaustive()
+        f.debug_struct("Claim").field("grant", &self.grant).field("row", &self.row).finish_non_exhaustive()
     }
 }
 
@@ -595,10 +557,7 @@ async fn begin<DB: Dialect>(lease: &mut Lease<DB>, isolation: Isolation) -> Resu
 }
 
 async fn execute<DB: Dialect>(lease: &mut Lease<DB>, statement: Rendered) -> Result<DB::QueryResult, FenceError> {
-    lease
-        .execute(DB::query(statement))
-        .await
-        .map_err(FenceError::of_statement)
+    lease.execute(DB::query(statement)).await.map_err(FenceError::of_statement)
 }
 
 /// Commits what was applied, rolls back what was not.
@@ -617,11 +576,7 @@ async fn check_column<DB: Dialect>(lease: &mut Lease<DB>, table: &TableName, col
     let query = DB::query(describe_column(DB::FLAVOR, table, column));
     let found = lease.fetch_optional(query).await.map_err(FenceError::of_statement)?;
     let Some(found) = found else {
-        return Err(ColumnProblem::Missing {
-            table: display(table),
-            column: column.to_owned(),
-        }
-        .into());
+        return Err(ColumnProblem::Missing { table: display(table), column: column.to_owned() }.into());
     };
     let text = |index| DB::text(&found, index).map_err(|source| FenceError::Database { source });
     let (name, nullable, default) = (text(0)?.unwrap_or_default(), text(1)?, text(2)?);

@@ -69,14 +69,7 @@ pub enum Settled {
 
 impl<DB: Dialect> Transaction<DB> {
     pub(crate) fn new(lease: Lease<DB>, ledger: LedgerTable, grant: Grant, transaction_id: i64) -> Self {
-        Self {
-            lease,
-            ledger,
-            grant,
-            transaction_id,
-            failed: None,
-            unwatched: false,
-        }
+        Self { lease, ledger, grant, transaction_id, failed: None, unwatched: false }
     }
 
     /// Runs a sqlx query.
@@ -276,10 +269,7 @@ impl<DB: Dialect> Transaction<DB> {
     /// After an error: rolls back at once, so that nobody waits for locks of a transaction that will not commit.
     async fn watch<T>(&mut self, result: Result<T, FenceError>) -> Result<T, FenceError> {
         if let Err(error) = &result {
-            self.failed = Some(Failure {
-                conflict: error.is_conflict(),
-                message: error.to_string(),
-            });
+            self.failed = Some(Failure { conflict: error.is_conflict(), message: error.to_string() });
             self.lease.rollback().await;
         }
         result
@@ -290,19 +280,12 @@ impl<DB: Dialect> Transaction<DB> {
             return Ok(());
         };
         let source = sqlx::Error::Protocol(failure.message.clone());
-        Err(if failure.conflict {
-            FenceError::Conflict { source }
-        } else {
-            FenceError::Database { source }
-        })
+        Err(if failure.conflict { FenceError::Conflict { source } } else { FenceError::Database { source } })
     }
 }
 
 impl<DB: Dialect> fmt::Debug for Transaction<DB> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Transaction")
-            .field("grant", &self.grant)
-            .field("lease", &self.lease)
-            .finish_non_exhaustive()
+        f.debug_struct("Transaction").field("grant", &self.grant).field("lease", &self.lease).finish_non_exhaustive()
     }
 }

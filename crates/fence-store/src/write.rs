@@ -100,13 +100,8 @@ pub(crate) async fn delete_under_lock<DB: Dialect>(
         None => return Err(no_such_row(row)),
     }
     let statement = DB::FLAVOR.render(&row.delete())?;
-    let result = lease
-        .execute(DB::query(statement))
-        .await
-        .map_err(FenceError::of_statement)?;
-    Ok(Applied {
-        rows: DB::rows_affected(&result),
-    })
+    let result = lease.execute(DB::query(statement)).await.map_err(FenceError::of_statement)?;
+    Ok(Applied { rows: DB::rows_affected(&result) })
 }
 
 /// Why a claim found no row that it may raise. Within a transaction.
@@ -128,10 +123,7 @@ pub(crate) async fn why_not_claimed<DB: Dialect>(
 /// The row's fence, read under lock, on its newest version; `None` if there is no such row.
 async fn locked_fence<DB: Dialect>(lease: &mut Lease<DB>, row: &Row) -> Result<Option<i64>, FenceError> {
     let statement = DB::FLAVOR.render(&row.lock())?;
-    let rows = lease
-        .fetch_all(DB::query(statement))
-        .await
-        .map_err(FenceError::of_statement)?;
+    let rows = lease.fetch_all(DB::query(statement)).await.map_err(FenceError::of_statement)?;
     let mut highest = None;
     for row in &rows {
         let fence = DB::integer(row, 0).map_err(|source| FenceError::Database { source })?;
@@ -145,15 +137,8 @@ fn let_pass(grant: &Grant, row: &Row, fence: i64) -> Result<(), FenceError> {
     let target = || row.to_string();
     match row.judge(token, fence) {
         Judgement::Passes => Ok(()),
-        Judgement::AlreadyWritten => Err(FenceError::AlreadyWritten {
-            token,
-            target: target(),
-        }),
-        Judgement::Stale => Err(FenceError::Stale {
-            presented: token,
-            highest: fence,
-            target: target(),
-        }),
+        Judgement::AlreadyWritten => Err(FenceError::AlreadyWritten { token, target: target() }),
+        Judgement::Stale => Err(FenceError::Stale { presented: token, highest: fence, target: target() }),
     }
 }
 
@@ -186,13 +171,9 @@ async fn inserted<DB: Dialect>(lease: &mut Lease<DB>, statement: Rendered, look:
 }
 
 fn is_duplicate(error: &sqlx::Error) -> bool {
-    error
-        .as_database_error()
-        .is_some_and(|reported| reported.kind() == ErrorKind::UniqueViolation)
+    error.as_database_error().is_some_and(|reported| reported.kind() == ErrorKind::UniqueViolation)
 }
 
 fn no_such_row(row: &Row) -> FenceError {
-    FenceError::NoSuchRow {
-        table: display(row.table()),
-    }
+    FenceError::NoSuchRow { table: display(row.table()) }
 }

@@ -1,0 +1,251 @@
+//! Futures that are dropped, and answers that are lost: nothing stays open, and everybody can find out.
+
+use fence_store::{FenceError, FenceStore, Settled, Upsert};
+use redlock_bench::eventually;
+use sea_query::Query;
+
+use crate::support::{Bench, DEADLINE, TestDb, account, execute, grant, number, on_every_database, polled, pool};
+
+on_every_database! {
+    a_future_dropped_at_any_await_leaves_nothing_open_postgres
+    a_future_dropped_at_any_await_leaves_nothing_open_mariadb
+    a_future_dropped_at_any_await_leaves_nothing_open_sqlite
+        => dropped_futures;
+    a_dropped_commit_can_be_settled_postgres
+    a_dropped_commit_can_be_settled_mariadb
+    a_dropped_commit_can_be_settled_sqlite
+        => dropped_commits;
+    a_settled_transaction_is_told_from_others_postgres
+    a_settled_transaction_is_told_from_others_mariadb
+    a_settled_transaction_is_told_from_others_sqlite
+        => settling;
+    a_transaction_can_be_dropped_where_there_is_no_runtime_postgres
+    a_transaction_can_be_dropped_where_there_is_no_runtime_mariadb
+    a_transaction_can_be_dropped_where_there_is_no_runtime_sqlite
+        => dropped_without_a_runtime;
+}
+
+/// More polls than any operation here needs.
+const POLLS_MAX: usize = 400;
+
+#[derive(Clone, Copy, Debug)]
+enum Operation {
+    Transaction,
+    Update,
+    Insert,
+    Delete,
+    Claim,
+}
+
+async fn operate<DB: TestDb>(store: &FenceStore<DB>, operation: Operation, token: i64) {
+    let grant = grant(token);
+    let write = Query::update().value("balance", token).to_owned();
+    match operation {
+        Operation::Transaction => {
+            let mut transaction = store.begin(&grant).await.unwrap();
+            transaction.run(&write.clone().table("accounts").to_owned()).await.unwrap();
+            transaction.commit().await.unwrap();
+        }
+        Operation::Update => {
+            store.update(&grant, &account(1), &write).await.unwrap();
+        }
+        Operation::Insert => {
+            let row = account(token);
+            store.upsert(&grant, &row, &Upsert::new().value("balance", token)).await.unwrap();
+        }
+        Operation::Delete => {
+            let gone = store.delete(&grant, &account(2)).await;
+            assert!(matches!(gone, Ok(_) | Err(FenceError::NoSuchRow { .. })), "{gone:?}");
+        }
+        Operation::Claim => {
+            store.claim(&grant, &account(1), ["balance"]).await.unwrap();
+        }
+    }
+}
+
+async fn dropped_futures<DB: TestDb>() {
+    let bench = Bench::<DB>::new(2).await;
+    let observer = pool::<DB>(&bench.url, 1, None).await;
+    bench.insert_account(1, 0).await;
+    bench.sql("CREATE TABLE acknowledged (id BIGINT)").await;
+    let mut token = 100;
+    let mut acknowledged = 0;
+    for operation in [Operation::Transaction, Operation::Update, Operation::Insert, Operation::Delete, Operation::Claim]
+    {
+        for polls in 1..POLLS_MAX {
+            token += 1;
+            let done = polled(polls, operate(&bench.store, operation, token)).await.is_some();
+
+            // Whatever connection comes next from the pool, what it acknowledges is there: it was not written into a
+            // transaction that somebody left open.
+            for _ in 0..2 {
+                execute(bench.store.pool(), "INSERT INTO acknowledged VALUES (1)").await.unwrap();
+                acknowledged += 1;
+                let seen = number(&observer, "SELECT COUNT(*) FROM acknowledged").await;
+                assert_eq!(seen, Some(acknowledged), "{operation:?} dropped after {polls} polls");
+            }
+            let open = || async {
+                match number(&observer, DB::OPEN_TRANSACTIONS).await {
+                    None | Some(0) => Ok(()),
+                    Some(open) => Err(format!("{open} open after {operation:?} was dropped after {polls} polls")),
+                }
+            };
+            eventually(DEADLINE, open).await.unwrap();
+            if done {
+                break;
+            }
+            assert!(polls + 1 < POLLS_MAX, "{operation:?} does not end");
+        }
+    }
+    assert_eq!(bench.store.pool().size() as usize - bench.store.pool().num_idle(), 0);
+}
+
+async fn dropped_commits<DB: TestDb>() {
+    let bench = Bench::<DB>::new(3).await;
+    bench.insert_account(1, 0).await;
+    let mut seen = [false, false];
+    for (token, polls) in (1..).zip((1..POLLS_MAX).chain([POLLS_MAX; 3])) {
+        let before = bench.balance(1).await.unwrap();
+        let mut transaction = bench.store.begin(&grant(token)).await.unwrap();
+        let write = Query::update().table("accounts").value("balance", token).to_owned();
+        transaction.run(&write).await.unwrap();
+        let ticket = transaction.ticket();
+        let done = polled(polls, transaction.commit()).await.is_some();
+
+        let settled = bench.store.settle(&ticket).await.unwrap();
+        let expected = match settled {
+            Settled::Committed => token,
+            Settled::NotCommitted => before,
+            Settled::Superseded { .. } => panic!("nobody else was there"),
+        };
+        assert_eq!(bench.balance(1).await, Some(expected), "{settled:?} after {polls} polls");
+        seen[usize::from(done)] = true;
+        if done {
+            assert_eq!(settled, Settled::Committed);
+            break;
+        }
+    }
+    assert_eq!(seen, [true, true], "dropped at least once, and ended at last");
+}
+
+async fn settling<DB: TestDb>() {
+    let bench = Bench::<DB>::new(3).await;
+    let store = &bench.store;
+
+    // The very first transaction of a resource, still open while it is asked about, then rolled back.
+    let transaction = store.begin(&grant(1)).await.unwrap();
+    let ticket = transaction.ticket();
+    let asking = store.settle(&ticket);
+    let ((), settled) = tokio::join!(transaction.rollback(), asking);
+    assert_eq!(settled.unwrap(), Settled::NotCommitted);
+
+    // Open while it is asked about, then committed.
+    let transaction = store.begin(&grant(1)).await.unwrap();
+    let ticket = transaction.ticket();
+    let (committed, settled) = tokio::join!(transaction.commit(), store.settle(&ticket));
+    committed.unwrap();
+    // Asked before the commit arrived or after it: the answer came after it, or the row was not locked yet.
+    assert_eq!(settled.unwrap(), Settled::Committed);
+    assert_eq!(store.settle(&ticket).await.unwrap(), Settled::Committed);
+
+    // Another transaction of the same grant leaves its own mark; a newer holder covers everything.
+    let other = store.begin(&grant(1)).await.unwrap();
+    let other_ticket = other.ticket();
+    assert_ne!(ticket, other_ticket);
+    other.rollback().await;
+    assert_eq!(store.settle(&ticket).await.unwrap(), Settled::Committed);
+    assert_eq!(store.settle(&other_ticket).await.unwrap(), Settled::NotCommitted);
+    store.claim_resources(&grant(3)).await.unwrap();
+    assert_eq!(store.settle(&ticket).await.unwrap(), Settled::Superseded { highest: 3 });
+}
+
+async fn dropped_without_a_runtime<DB: TestDb>() {
+    let bench = Bench::<DB>::new(3).await;
+    bench.insert_account(1, 0).await;
+    let mut transaction = bench.store.begin(&grant(1)).await.unwrap();
+    transaction.execute("UPDATE accounts SET balance = 5").await.unwrap();
+    std::thread::spawn(move || drop(transaction)).join().unwrap();
+    bench.store.claim_resources(&grant(2)).await.unwrap();
+    assert_eq!(bench.balance(1).await, Some(0));
+}
+
+/// The answer to a commit is lost on the way, after it was carried out and before it arrived.
+#[cfg(any(feature = "mysql", feature = "postgres"))]
+async fn lost_answers<DB: TestDb>() {
+    use redlock_bench::Proxy;
+    use redlock_bench::proxy::{Lane, Mode};
+
+    let bench = Bench::<DB>::new(3).await;
+    bench.insert_account(1, 0).await;
+    let address = bench.url.split('@').nth(1).unwrap().split('/').next().unwrap();
+    for (token, requests, expected) in [(1, Lane::Pass, Settled::Committed), (2, Lane::Swallow, Settled::NotCommitted)]
+    {
+        let proxy = Proxy::start(address.parse().unwrap()).await.unwrap();
+        let url = bench.url.replace(address, &proxy.address().to_string());
+        let far = FenceStore::new(pool::<DB>(&url, 1, None).await);
+
+        let before = bench.balance(1).await.unwrap();
+        let mut transaction = far.begin(&grant(token)).await.unwrap();
+        let write = Query::update().table("accounts").value("balance", token).to_owned();
+        transaction.run(&write).await.unwrap();
+        let ticket = transaction.ticket();
+        let replies = Lane::Swallow;
+        proxy.set(Mode::Relay { requests, replies }).await.unwrap();
+        let cut = async {
+            if expected == Settled::Committed {
+                // Its effect is there; its answer never will be.
+                let arrived = || async {
+                    match bench.balance(1).await {
+                        Some(balance) if balance == token => Ok(()),
+                        other => Err(format!("balance {other:?}")),
+                    }
+                };
+                eventually(DEADLINE, arrived).await.unwrap();
+            }
+            proxy.set(Mode::Refuse).await.unwrap();
+        };
+        let (committed, ()) = tokio::join!(transaction.commit(), cut);
+        assert!(matches!(committed, Err(FenceError::Unknown { .. })), "{committed:?}");
+
+        assert_eq!(bench.store.settle(&ticket).await.unwrap(), expected);
+        let settled = if expected == Settled::Committed { token } else { before };
+        assert_eq!(bench.balance(1).await, Some(settled));
+    }
+
+    // A row's own fence settles the fate of a single statement: written again, it says that it was written before.
+    let proxy = Proxy::start(address.parse().unwrap()).await.unwrap();
+    let url = bench.url.replace(address, &proxy.address().to_string());
+    let far = FenceStore::new(pool::<DB>(&url, 1, None).await);
+    assert!(far.fence_of(&account(1)).await.is_ok());
+    let write = Query::update().value("balance", 33).to_owned();
+    let (requests, replies) = (Lane::Pass, Lane::Swallow);
+    let (grant, row) = (grant(33), account(1));
+    far.update(&crate::support::grant(32), &row, &write).await.unwrap();
+    proxy.set(Mode::Relay { requests, replies }).await.unwrap();
+    let cut = async {
+        let arrived = || async {
+            match bench.store.fence_of(&row).await.unwrap() {
+                Some(33) => Ok(()),
+                other => Err(format!("fence {other:?}")),
+            }
+        };
+        eventually(DEADLINE, arrived).await.unwrap();
+        proxy.set(Mode::Refuse).await.unwrap();
+    };
+    let (written, ()) = tokio::join!(far.update(&grant, &row, &write), cut);
+    assert!(matches!(written, Err(FenceError::Unknown { .. })), "{written:?}");
+    let again = bench.store.update(&grant, &row, &write).await;
+    assert!(matches!(again, Err(FenceError::AlreadyWritten { .. })), "{again:?}");
+}
+
+#[cfg(feature = "postgres")]
+#[test]
+fn a_lost_answer_to_a_commit_is_unknown_and_can_be_settled_postgres() {
+    crate::support::run(lost_answers::<sqlx::Postgres>());
+}
+
+#[cfg(feature = "mysql")]
+#[test]
+fn a_lost_answer_to_a_commit_is_unknown_and_can_be_settled_mariadb() {
+    crate::support::run(lost_answers::<sqlx::MySql>());
+}

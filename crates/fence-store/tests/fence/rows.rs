@@ -1,0 +1,177 @@
+//! Rows with a fence of their own: every outcome, many at once, and what a claim is for.
+
+use fence_store::{Applied, FenceError, Upsert};
+use sea_query::{Expr, ExprTrait, Query};
+use tokio::task::JoinSet;
+
+use crate::support::{Bench, TestDb, account, assert_stale, grant, on_every_database};
+
+on_every_database! {
+    every_outcome_of_an_update_is_told_apart_postgres
+    every_outcome_of_an_update_is_told_apart_mariadb
+    every_outcome_of_an_update_is_told_apart_sqlite
+        => every_outcome;
+    a_deleted_row_does_not_come_back_under_an_older_token_postgres
+    a_deleted_row_does_not_come_back_under_an_older_token_mariadb
+    a_deleted_row_does_not_come_back_under_an_older_token_sqlite
+        => deleted_rows_stay_deleted;
+    a_claim_keeps_the_update_that_a_check_on_write_loses_postgres
+    a_claim_keeps_the_update_that_a_check_on_write_loses_mariadb
+    a_claim_keeps_the_update_that_a_check_on_write_loses_sqlite
+        => a_claim_keeps_updates;
+    b59_an_upsert_tells_a_refusal_from_a_hit_postgres
+    b59_an_upsert_tells_a_refusal_from_a_hit_mariadb
+    b59_an_upsert_tells_a_refusal_from_a_hit_sqlite
+        => an_upsert_tells_a_refusal;
+    b59_shuffled_upserts_agree_with_a_serial_replay_postgres
+    b59_shuffled_upserts_agree_with_a_serial_replay_mariadb
+    b59_shuffled_upserts_agree_with_a_serial_replay_sqlite
+        => shuffled_upserts;
+}
+
+async fn every_outcome<DB: TestDb>() {
+    let bench = Bench::<DB>::new(2).await;
+    let store = &bench.store;
+    bench.insert_account(1, 0).await;
+    let write = Query::update().value("balance", 10).to_owned();
+
+    let applied = store.update(&grant(10), &account(1), &write).await.unwrap();
+    assert_eq!(applied, Applied { rows: 1 });
+    assert_stale(store.update(&grant(9), &account(1), &write).await, 9, 10);
+    let again = store.update(&grant(10), &account(1), &write).await;
+    assert!(matches!(again, Err(FenceError::AlreadyWritten { token, .. }) if token.get() == 10));
+    // The very same values: MySQL changes nothing then, and the write is applied all the same.
+    let rewritten = store.update(&grant(10), &account(1).may_rewrite(), &write).await.unwrap();
+    assert_eq!(rewritten, Applied { rows: 1 });
+
+    let absent = store.update(&grant(11), &account(404), &write).await;
+    assert!(matches!(absent, Err(FenceError::NoSuchRow { .. })), "{absent:?}");
+    let conditional = Query::update().value("balance", 11).and_where(Expr::col("balance").eq(999)).to_owned();
+    let excluded = store.update(&grant(11), &account(1), &conditional).await;
+    assert!(matches!(excluded, Err(FenceError::NoSuchRow { .. })), "{excluded:?}");
+    let excluded = store.update(&grant(10), &account(1).may_rewrite(), &conditional).await;
+    assert!(matches!(excluded, Err(FenceError::NoSuchRow { .. })), "{excluded:?}");
+    assert_eq!(store.fence_of(&account(1)).await.unwrap(), Some(10));
+    assert_eq!(store.fence_of(&account(404)).await.unwrap(), None);
+
+    // An expression sees the old row, its fence included.
+    let old_fence =
+        Query::update().value("balance", Expr::col("balance").add(1)).value("n", Expr::col("fence_token")).to_owned();
+    store.update(&grant(12), &account(1), &old_fence).await.unwrap();
+    assert_eq!(bench.balance(1).await, Some(11));
+    assert_eq!(bench.number("SELECT n FROM accounts WHERE id = 1").await, Some(10));
+}
+
+async fn deleted_rows_stay_deleted<DB: TestDb>() {
+    let bench = Bench::<DB>::new(2).await;
+    let store = &bench.store;
+    let deposit = Upsert::new().value("balance", 5);
+    store.upsert(&grant(6), &account(1), &deposit).await.unwrap();
+    store.delete(&grant(7), &account(1)).await.unwrap();
+
+    assert_stale(store.upsert(&grant(6), &account(1), &deposit).await, 6, 7);
+    assert_stale(store.update(&grant(6), &account(1), &deposit_update()).await, 6, 7);
+    assert_stale(store.claim(&grant(6), &account(1), ["balance"]).await, 6, 7);
+    let gone = store.delete(&grant(7), &account(1)).await;
+    assert!(matches!(gone, Err(FenceError::NoSuchRow { .. })), "{gone:?}");
+    assert_eq!(bench.balance(1).await, None);
+
+    store.upsert(&grant(8), &account(1), &deposit).await.unwrap();
+    assert_eq!(bench.balance(1).await, Some(5));
+    assert_eq!(store.fence_of(&account(1)).await.unwrap(), Some(8));
+}
+
+fn deposit_update() -> sea_query::UpdateStatement {
+    Query::update().value("balance", 5).to_owned()
+}
+
+/// Kleppmann's lost update: old reads 100, new reads 100, old writes 101 (still allowed), new writes 110.
+async fn a_claim_keeps_updates<DB: TestDb>() {
+    let bench = Bench::<DB>::new(2).await;
+    let store = &bench.store;
+    let (old, new) = (grant(1), grant(2));
+    let add = |balance: i64| Query::update().value("balance", balance).to_owned();
+
+    // Checked on write alone, the old holder's update is lost: if this ever fails, the test below proves nothing.
+    bench.insert_account(1, 100).await;
+    let (old_read, new_read) = (bench.balance(1).await.unwrap(), bench.balance(1).await.unwrap());
+    store.update(&old, &account(1), &add(old_read + 1)).await.unwrap();
+    store.update(&new, &account(1), &add(new_read + 10)).await.unwrap();
+    assert_eq!(bench.balance(1).await, Some(110));
+
+    // Claimed before it is read: either the old one is refused, or what it wrote is read.
+    bench.insert_account(2, 100).await;
+    let read = async |grant| {
+        let claim = store.claim(&grant, &account(2), ["balance"]).await.unwrap();
+        let row = DB::integer(claim.row(), 0).unwrap().unwrap();
+        (claim, row)
+    };
+    let (old_claim, old_read) = read(old.clone()).await;
+    let (new_claim, new_read) = read(new.clone()).await;
+    assert_stale(old_claim.update(&add(old_read + 1)).await, 1, 2);
+    new_claim.update(&add(new_read + 10)).await.unwrap();
+    // The claim lets its holder write again, and be repeated.
+    let (again, read_again) = read(new.clone()).await;
+    again.update(&add(read_again + 10)).await.unwrap();
+    assert_eq!(bench.balance(2).await, Some(120));
+
+    assert_stale(store.claim(&old, &account(2), ["balance"]).await, 1, 2);
+    let absent = store.claim(&new, &account(404), ["balance"]).await;
+    assert!(matches!(absent, Err(FenceError::NoSuchRow { .. })), "{absent:?}");
+    again.delete().await.unwrap();
+    assert_eq!(bench.balance(2).await, None);
+}
+
+async fn an_upsert_tells_a_refusal<DB: TestDb>() {
+    let bench = Bench::<DB>::new(2).await;
+    let store = &bench.store;
+    let data = |value: i64| Upsert::new().value("balance", value);
+    store.upsert(&grant(10), &account(1), &data(10)).await.unwrap();
+
+    assert_stale(store.upsert(&grant(9), &account(1), &data(9)).await, 9, 10);
+    let same = store.upsert(&grant(10), &account(1), &data(10)).await;
+    assert!(matches!(same, Err(FenceError::AlreadyWritten { .. })), "{same:?}");
+    let rewriting = account(1).may_rewrite();
+    store.upsert(&grant(10), &rewriting, &data(11)).await.unwrap();
+    store.upsert(&grant(10), &rewriting, &data(11)).await.unwrap();
+    assert_stale(store.upsert(&grant(9), &rewriting, &data(9)).await, 9, 10);
+    store.upsert(&grant(11), &account(1), &data(12)).await.unwrap();
+    assert_eq!(bench.balance(1).await, Some(12));
+    assert_eq!(store.fence_of(&account(1)).await.unwrap(), Some(11));
+}
+
+const CLIENTS: i64 = 20;
+const TOKENS: i64 = 1_000;
+
+/// Each applied write counts `n` up by one, so the row itself says how many there were; and the fence of a refusal says
+/// which higher one came before it.
+async fn shuffled_upserts<DB: TestDb>() {
+    let bench = Bench::<DB>::new(20).await;
+    let mut clients = JoinSet::new();
+    for client in 0..CLIENTS {
+        let store = bench.store.clone();
+        clients.spawn(async move {
+            let mut applied = Vec::new();
+            for step in 0..TOKENS / CLIENTS {
+                // 7919 is prime to 1000: a permutation, different neighbours in each client.
+                let token = (client + step * CLIENTS) * 7919 % TOKENS + 1;
+                let upsert =
+                    Upsert::new().value("balance", token).on_insert("n", 1).on_update("n", Expr::col("n").add(1));
+                match store.upsert(&grant(token), &account(1), &upsert).await {
+                    Ok(_) => applied.push(token),
+                    Err(FenceError::Stale { presented, highest, .. }) => assert!(presented.get() < highest),
+                    Err(other) => panic!("{token}: {other:?}"),
+                }
+            }
+            assert!(applied.is_sorted(), "one client's writes, in order: {applied:?}");
+            applied
+        });
+    }
+    let applied: Vec<i64> = clients.join_all().await.into_iter().flatten().collect();
+
+    assert!(applied.contains(&TOKENS));
+    assert_eq!(bench.balance(1).await, Some(TOKENS));
+    assert_eq!(bench.store.fence_of(&account(1)).await.unwrap(), Some(TOKENS));
+    let counted = bench.number("SELECT n FROM accounts WHERE id = 1").await;
+    assert_eq!(counted, Some(i64::try_from(applied.len()).unwrap()));
+}

@@ -1,0 +1,237 @@
+//! A fresh database for each test, and few words to look into it.
+
+use std::future::Future;
+use std::pin::pin;
+use std::task::Poll;
+use std::time::Duration;
+
+use fence_store::{Dialect, FenceError, FenceStore, Isolation, Row};
+use redlock_core::Grant;
+use sqlx::pool::PoolOptions;
+use sqlx::{AssertSqlSafe, Pool};
+use tempfile::TempDir;
+
+/// How long a test waits for something that should come about at once.
+pub(crate) const DEADLINE: Duration = Duration::from_secs(20);
+
+pub(crate) const ISOLATIONS: [Isolation; 3] =
+    [Isolation::ReadCommitted, Isolation::RepeatableRead, Isolation::Serializable];
+
+/// A table with a fence, in all three dialects.
+const ACCOUNTS: &str = "CREATE TABLE accounts (id BIGINT NOT NULL PRIMARY KEY, balance BIGINT NOT NULL DEFAULT 0, \
+                        n BIGINT NOT NULL DEFAULT 0, fence_token BIGINT NOT NULL DEFAULT 0)";
+
+/// A database that tests can make afresh.
+pub(crate) trait TestDb: Dialect {
+    /// Counts sessions in this database that have a transaction open.
+    const OPEN_TRANSACTIONS: &'static str;
+
+    /// The URL of a new, empty database, and what keeps it there.
+    fn new_database() -> impl Future<Output = (String, Option<TempDir>)>;
+}
+
+/// A database of its own for one test.
+pub(crate) struct Bench<DB: TestDb> {
+    pub(crate) url: String,
+    pub(crate) store: FenceStore<DB>,
+    _folder: Option<TempDir>,
+}
+
+impl<DB: TestDb> Bench<DB> {
+    /// With the ledger and the table `accounts`, and at most so many connections.
+    pub(crate) async fn new(connections: u32) -> Self {
+        let bench = Self::empty(connections).await;
+        bench.store.install_schema().await.unwrap();
+        bench.sql(ACCOUNTS).await;
+        bench
+    }
+
+    /// With nothing in it.
+    pub(crate) async fn empty(connections: u32) -> Self {
+        let (url, folder) = DB::new_database().await;
+        let pool = pool(&url, connections, None).await;
+        Self { url, store: FenceStore::new(pool), _folder: folder }
+    }
+
+    /// Another store on the same database, each of whose connections begins with a statement.
+    pub(crate) async fn another(&self, connections: u32, first: Option<&'static str>) -> FenceStore<DB> {
+        FenceStore::new(pool(&self.url, connections, first).await)
+    }
+
+    pub(crate) async fn sql(&self, text: impl Into<String>) {
+        execute(self.store.pool(), text).await.unwrap();
+    }
+
+    /// The first column of the first row.
+    pub(crate) async fn number(&self, text: impl Into<String>) -> Option<i64> {
+        number(self.store.pool(), text).await
+    }
+
+    pub(crate) async fn insert_account(&self, id: i64, balance: i64) {
+        self.sql(format!("INSERT INTO accounts (id, balance) VALUES ({id}, {balance})")).await;
+    }
+
+    pub(crate) async fn balance(&self, id: i64) -> Option<i64> {
+        self.number(format!("SELECT balance FROM accounts WHERE id = {id}")).await
+    }
+}
+
+pub(crate) async fn pool<DB: TestDb>(url: &str, connections: u32, first: Option<&'static str>) -> Pool<DB> {
+    PoolOptions::<DB>::new()
+        .max_connections(connections)
+        .acquire_timeout(Duration::from_secs(60))
+        .after_connect(move |connection, _| {
+            Box::pin(async move {
+                if let Some(first) = first {
+                    DB::execute(connection, first).await?;
+                }
+                Ok(())
+            })
+        })
+        .connect(url)
+        .await
+        .unwrap()
+}
+
+pub(crate) async fn execute<DB: TestDb>(pool: &Pool<DB>, text: impl Into<String>) -> sqlx::Result<()> {
+    let mut connection = pool.acquire().await?;
+    DB::execute(&mut connection, AssertSqlSafe(text.into())).await?;
+    Ok(())
+}
+
+pub(crate) async fn number<DB: TestDb>(pool: &Pool<DB>, text: impl Into<String>) -> Option<i64> {
+    let mut connection = pool.acquire().await.unwrap();
+    let row = DB::fetch_optional(&mut connection, AssertSqlSafe(text.into())).await.unwrap();
+    row.and_then(|row| DB::integer(&row, 0).unwrap())
+}
+
+pub(crate) fn grant(token: i64) -> Grant {
+    grant_of("accounts", token)
+}
+
+pub(crate) fn grant_of(resource: &str, token: i64) -> Grant {
+    Grant::assume_granted(resource, token).unwrap()
+}
+
+pub(crate) fn account(id: i64) -> Row {
+    Row::new("accounts", "id", id)
+}
+
+/// Asserts that a result is `Stale` with these numbers.
+#[track_caller]
+pub(crate) fn assert_stale<T: std::fmt::Debug>(result: Result<T, FenceError>, token: i64, newer: i64) {
+    match result {
+        Err(FenceError::Stale { presented, highest, .. }) => {
+            assert_eq!((presented.get(), highest), (token, newer));
+        }
+        other => panic!("expected stale ({token} after {newer}), got {other:?}"),
+    }
+}
+
+/// Polls a future so many times, and drops it if it is not done then.
+pub(crate) async fn polled<F: Future>(times: usize, future: F) -> Option<F::Output> {
+    let mut future = pin!(future);
+    let mut left = times;
+    std::future::poll_fn(|context| {
+        left -= 1;
+        match future.as_mut().poll(context) {
+            Poll::Ready(value) => Poll::Ready(Some(value)),
+            Poll::Pending if left == 0 => Poll::Ready(None),
+            Poll::Pending => Poll::Pending,
+        }
+    })
+    .await
+}
+
+/// Runs a test on a runtime with several threads, as programs do.
+pub(crate) fn run(test: impl Future<Output = ()>) {
+    tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap().block_on(test);
+}
+
+/// Names a test `claim` on each database as `claim_postgres`, `claim_mariadb` and `claim_sqlite`.
+macro_rules! on_every_database {
+    ($($(#[$attribute:meta])* $postgres:ident $mariadb:ident $sqlite:ident => $test:ident;)*) => {
+        $(
+            $(#[$attribute])*
+            #[cfg(feature = "postgres")]
+            #[test]
+            fn $postgres() {
+                crate::support::run($test::<sqlx::Postgres>());
+            }
+
+            $(#[$attribute])*
+            #[cfg(feature = "mysql")]
+            #[test]
+            fn $mariadb() {
+                crate::support::run($test::<sqlx::MySql>());
+            }
+
+            $(#[$attribute])*
+            #[cfg(feature = "sqlite")]
+            #[test]
+            fn $sqlite() {
+                crate::support::run($test::<sqlx::Sqlite>());
+            }
+        )*
+    };
+}
+pub(crate) use on_every_database;
+
+/// A name that no other test on a shared server has.
+#[cfg(any(feature = "mysql", feature = "postgres"))]
+fn database_name() -> String {
+    use std::hash::{BuildHasher, RandomState};
+    format!("fence_test_{:016x}", RandomState::new().hash_one(std::process::id()))
+}
+
+#[cfg(feature = "postgres")]
+impl TestDb for sqlx::Postgres {
+    const OPEN_TRANSACTIONS: &'static str = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() \
+                                             AND pid <> pg_backend_pid() AND xact_start IS NOT NULL";
+
+    async fn new_database() -> (String, Option<TempDir>) {
+        let server = redlock_bench::sql::Postgres::shared().unwrap_or_else(|error| panic!("{error}"));
+        database_on::<Self>(server.url()).await
+    }
+}
+
+#[cfg(feature = "mysql")]
+impl TestDb for sqlx::MySql {
+    const OPEN_TRANSACTIONS: &'static str = "SELECT count(*) FROM information_schema.innodb_trx \
+                                             JOIN information_schema.processlist ON id = trx_mysql_thread_id \
+                                             WHERE db = DATABASE() AND id <> CONNECTION_ID()";
+
+    async fn new_database() -> (String, Option<TempDir>) {
+        let server = redlock_bench::sql::MariaDb::shared().unwrap_or_else(|error| panic!("{error}"));
+        database_on::<Self>(server.url()).await
+    }
+}
+
+/// Makes a database on a server, next to the one that the URL ends in.
+#[cfg(any(feature = "mysql", feature = "postgres"))]
+pub(crate) async fn database_on<DB: TestDb>(server: &str) -> (String, Option<TempDir>) {
+    let name = database_name();
+    let administrator = pool::<DB>(server, 1, None).await;
+    execute(&administrator, format!("CREATE DATABASE {name}")).await.unwrap();
+    administrator.close().await;
+    let (address, _) = server.rsplit_once('/').unwrap();
+    (format!("{address}/{name}"), None)
+}
+
+#[cfg(feature = "sqlite")]
+impl TestDb for sqlx::Sqlite {
+    /// Never more than none: whether one is open shows in that a write goes through.
+    const OPEN_TRANSACTIONS: &'static str = "DELETE FROM fence_ledger WHERE resource = 'nobody' RETURNING 1";
+
+    async fn new_database() -> (String, Option<TempDir>) {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("test.db");
+        let options = sqlx::sqlite::SqliteConnectOptions::new()
+            .filename(&file)
+            .create_if_missing(true)
+            .journal_mode(sqlx::sqlite::SqliteJournalMode::Wal);
+        let pool = sqlx::SqlitePool::connect_with(options).await.unwrap();
+        pool.close().await;
+        (format!("sqlite://{}", file.display()), Some(folder))
+    }
+}
