@@ -92,6 +92,13 @@ impl FanOut {
     }
 }
 
+impl FanOut {
+    /// A reply that has arrived already, beside the one that decided.
+    pub(crate) fn arrived(&mut self) -> Option<Reply> {
+        self.replies.pop_front()
+    }
+}
+
 impl Drop for FanOut {
     fn drop(&mut self) {
         if !self.calls.is_empty() {

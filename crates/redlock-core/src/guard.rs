@@ -2,7 +2,7 @@
 
 use crate::clock::Moment;
 use crate::error::{ExtendError, LossReason, NotEnoughValidity};
-use crate::fan_out::{self, Answer, FanOut};
+use crate::fan_out::{self, Answer, FanOut, Reply};
 use crate::node::{Extension, NodeError, Releasing};
 use crate::owner::Owner;
 use crate::redlock::Client;
@@ -271,16 +271,12 @@ impl Guard {
         }
         // From here on the calls are owned by the round, which hands them over if this future is dropped.
         self.released = true;
-        let mut outcome = None;
-        while outcome.is_none() {
+        while ReleaseOutcome::decided(&answers).is_none() {
             let Some(reply) = fan_out.next().await else { break };
-            let Answer::Release(answer) = reply.answer else { unreachable!("only releases were asked for") };
-            answers[reply.node] = match answer {
-                Ok(Releasing::Released) => NodeRelease::Released,
-                Ok(Releasing::Gone | Releasing::NotOwner) => NodeRelease::AlreadyGone,
-                Err(error) => NodeRelease::Failed(error),
-            };
-            outcome = ReleaseOutcome::decide(&answers, false);
+            hear(&mut answers, reply);
+        }
+        while let Some(reply) = fan_out.arrived() {
+            hear(&mut answers, reply);
         }
         for (node, answer) in answers.iter_mut().enumerate() {
             if matches!(answer, NodeRelease::NotHeard)
@@ -289,10 +285,19 @@ impl Guard {
                 *answer = NodeRelease::Failed(error);
             }
         }
-        let outcome = ReleaseOutcome::decide(&answers, true).or(outcome).unwrap_or(ReleaseOutcome::Partly);
+        let outcome = ReleaseOutcome::decided(&answers).unwrap_or(ReleaseOutcome::Partly);
         let names = self.client.lanes.iter().map(|lane| lane.node().name().to_owned());
         Release { outcome, nodes: names.zip(answers).collect() }
     }
+}
+
+fn hear(answers: &mut [NodeRelease], reply: Reply) {
+    let Answer::Release(answer) = reply.answer else { unreachable!("only releases were asked for") };
+    answers[reply.node] = match answer {
+        Ok(Releasing::Released) => NodeRelease::Released,
+        Ok(Releasing::Gone | Releasing::NotOwner) => NodeRelease::AlreadyGone,
+        Err(error) => NodeRelease::Failed(error),
+    };
 }
 
 impl Drop for Guard {
@@ -346,7 +351,8 @@ pub enum ReleaseOutcome {
 }
 
 impl ReleaseOutcome {
-    fn decide(answers: &[NodeRelease], last_word: bool) -> Option<Self> {
+    /// What the answers amount to, once no further one can change whether a quorum is free.
+    fn decided(answers: &[NodeRelease]) -> Option<Self> {
         let count = |is: fn(&NodeRelease) -> bool| answers.iter().filter(|answer| is(answer)).count();
         let released = count(|answer| matches!(answer, NodeRelease::Released));
         let gone = count(|answer| matches!(answer, NodeRelease::AlreadyGone));
@@ -355,10 +361,10 @@ impl ReleaseOutcome {
         if quorum <= released {
             let everywhere = released + gone + not_there == answers.len();
             Some(if everywhere { Self::Everywhere } else { Self::Quorum })
-        } else if answers.len() < quorum + gone + not_there && 0 < gone {
+        } else if 0 < gone && answers.len() < quorum + gone + not_there {
             Some(Self::AlreadyGone)
         } else {
-            last_word.then_some(Self::Partly)
+            None
         }
     }
 

@@ -447,7 +447,15 @@ impl<'a> Round<'a> {
             .filter(|validity| self.terms.min_validity <= *validity)
     }
 
-    fn won(self, token: FencingToken) -> Result<Guard, AcquireError> {
+    /// Replies that came together with the deciding one belong into the report.
+    fn hear_arrived(&mut self) {
+        while let Some(reply) = self.fan_out.arrived() {
+            self.hear(reply);
+        }
+    }
+
+    fn won(mut self, token: FencingToken) -> Result<Guard, AcquireError> {
+        self.hear_arrived();
         self.client.highest_tokens.remember(self.undo.undertaking.ownership().resources(), token);
         // Computed anew, now that the token is minted.
         let Some(validity) = self.validity() else {
@@ -467,7 +475,8 @@ impl<'a> Round<'a> {
         FailureClass::of(self.outcomes.iter().map(|(outcome, _)| outcome))
     }
 
-    fn lost(self, class: FailureClass) -> AcquireError {
+    fn lost(mut self, class: FailureClass) -> AcquireError {
+        self.hear_arrived();
         metrics::histogram!(telemetry::VOTES).record(self.votes());
         let report = Box::new(self.report());
         match class {

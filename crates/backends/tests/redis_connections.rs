@@ -1,0 +1,138 @@
+//! The ways in which people reach their Redis: URL forms, users with few rights, sockets, databases, TLS.
+
+use redlock_backends::RedisNode;
+use redlock_bench::{RedisOptions, RedisServer};
+use redlock_core::{AcquireError, LockNode as _, NodeError, Redlock, Refusal, ReleaseOutcome};
+use std::time::Duration;
+
+type TestResult = Result<(), Box<dyn std::error::Error>>;
+
+/// Every kind of call through one node.
+async fn check_all_calls(url: &str) -> TestResult {
+    let node = RedisNode::connect(url).await?;
+    assert!(node.unix_time().is_some());
+    let redlock = Redlock::builder().node(node).ttl(Duration::from_secs(10)).build()?;
+    let guard = redlock.try_acquire(["a", "b{c}d"]).await?;
+    guard.extend().await?;
+    let node = redlock.nodes().next().expect("there is one node");
+    let inspections = node.inspect(&redlock_core::KeyPrefix::default(), guard.resources()).await?;
+    assert!(inspections.iter().all(|seen| seen.held.is_some()), "{inspections:?}");
+    assert!(inspections.iter().all(|seen| seen.counter == Some(guard.token().as_counter())), "{inspections:?}");
+    assert_eq!(guard.release().await.outcome, ReleaseOutcome::Everywhere);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_unix_socket() -> TestResult {
+    let server = RedisServer::start(RedisOptions::new()).await?;
+    check_all_calls(&format!("unix://{}", server.socket().display())).await
+}
+
+#[tokio::test]
+async fn a_database_of_its_own() -> TestResult {
+    let server = RedisServer::start(RedisOptions::new()).await?;
+    check_all_calls(&format!("{}/3", server.url())).await?;
+    assert_eq!(server.probe().keys("*").await?, Vec::<String>::new(), "nothing in database 0");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_password() -> TestResult {
+    let server = RedisServer::start(RedisOptions::new().password("sesame-open")).await?;
+    check_all_calls(&server.url()).await
+}
+
+/// The commands that the documentation lists, on the keys under the prefix, and nothing else.
+const RIGHTS: [&str; 8] = ["worker", "on", ">sesame-open", "resetkeys", "~lock:*", "resetchannels", "-@all", ""];
+const COMMANDS: [&str; 16] = [
+    "+evalsha",
+    "+eval",
+    "+script|load",
+    "+set",
+    "+get",
+    "+del",
+    "+exists",
+    "+pexpire",
+    "+pttl",
+    "+type",
+    "+time",
+    "+hmget",
+    "+hset",
+    "+info",
+    "+select",
+    "+hello",
+];
+
+#[tokio::test]
+async fn a_user_with_the_documented_rights() -> TestResult {
+    let rights = RIGHTS.into_iter().filter(|right| !right.is_empty()).chain(COMMANDS);
+    let server = RedisServer::start(RedisOptions::new().set("user", rights)).await?;
+    check_all_calls(&format!("redis://worker:sesame-open@{}", server.address())).await
+}
+
+#[tokio::test]
+async fn a_user_who_may_not_run_scripts_is_told_so() -> TestResult {
+    let rights = RIGHTS.into_iter().filter(|right| !right.is_empty()).chain(["+info", "+time"]);
+    let server = RedisServer::start(RedisOptions::new().set("user", rights)).await?;
+    let node = RedisNode::connect(&format!("redis://worker:sesame-open@{}", server.address())).await?;
+    let result = Redlock::builder().node(node).build()?.try_acquire("r").await;
+    let Err(AcquireError::Misconfigured(report)) = &result else { panic!("{result:?}") };
+    let (_, error) = report.failed().next().expect("one node failed");
+    assert!(matches!(error, NodeError::Refused { reason: Refusal::Permission, .. }), "{error:?}");
+    Ok(())
+}
+
+/// Where INFO is forbidden, as on some managed services, everything works, with less known.
+#[tokio::test]
+async fn a_user_who_may_not_read_info() -> TestResult {
+    let commands = COMMANDS.into_iter().filter(|command| *command != "+info");
+    let rights = RIGHTS.into_iter().filter(|right| !right.is_empty()).chain(commands);
+    let server = RedisServer::start(RedisOptions::new().set("user", rights)).await?;
+    let url = format!("redis://worker:sesame-open@{}", server.address());
+    check_all_calls(&url).await?;
+    let node = RedisNode::connect(&url).await?;
+    assert_eq!(node.identity(), None);
+    assert!(!node.health().await?.unread.is_empty());
+    Ok(())
+}
+
+/// At its memory limit a server refuses to lock, says why, and still releases.
+#[tokio::test]
+async fn a_server_without_memory_refuses_to_lock_and_still_releases() -> TestResult {
+    let server = RedisServer::start(RedisOptions::new()).await?;
+    let redlock = Redlock::builder().node(RedisNode::connect(&server.url()).await?).build()?;
+    let guard = redlock.try_acquire("held").await?;
+    server.command(&["CONFIG", "SET", "maxmemory", "1"]).await?;
+    let result = redlock.try_acquire("r").await;
+    let Err(AcquireError::Misconfigured(report)) = &result else { panic!("{result:?}") };
+    let (_, error) = report.failed().next().expect("one node failed");
+    assert!(matches!(error, NodeError::Refused { reason: Refusal::CannotWrite, .. }), "{error:?}");
+    guard.extend().await?;
+    assert_eq!(guard.release().await.outcome, ReleaseOutcome::Everywhere);
+    Ok(())
+}
+
+/// A `rediss://` URL, with a certificate that the system's store vouches for. The store is named in the environment, which
+/// a test may not change while it runs, so this runs itself once more with the environment set.
+#[cfg(feature = "tls")]
+#[tokio::test]
+async fn tls_with_a_certificate_that_the_system_trusts() -> TestResult {
+    const URL: &str = "REDLOCK_TEST_TLS_URL";
+    if let Ok(url) = std::env::var(URL) {
+        return check_all_calls(&url).await;
+    }
+    let server = RedisServer::start(RedisOptions::new().tls()).await?;
+    let again = tokio::process::Command::new(std::env::current_exe()?)
+        .args(["--exact", "tls_with_a_certificate_that_the_system_trusts", "--nocapture"])
+        .env("SSL_CERT_FILE", server.certificate())
+        .env(URL, server.tls_url())
+        .output()
+        .await?;
+    let said = String::from_utf8_lossy(&again.stdout);
+    assert!(again.status.success() && said.contains("1 passed"), "{said}{}", String::from_utf8_lossy(&again.stderr));
+
+    // And one that nobody vouches for is refused.
+    let unknown = RedisNode::connect(&server.tls_url()).await;
+    assert!(unknown.is_err(), "a certificate that nobody vouches for is accepted");
+    Ok(())
+}

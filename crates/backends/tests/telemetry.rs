@@ -1,0 +1,103 @@
+//! What is documented as reported is reported, and nothing else, and nothing secret.
+
+use metrics_util::debugging::{DebugValue, DebuggingRecorder, Snapshotter};
+use redlock_backends::MemoryNode;
+use redlock_backends::faulty::{Fault, Faulty};
+use redlock_core::{KeyPrefix, LockNode, NodeError, Redlock, Resource, TokioClock, telemetry};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+const DOCUMENTED: [&str; 11] = [
+    telemetry::ATTEMPTS,
+    telemetry::ACQUIRE_SECONDS,
+    telemetry::VALIDITY_SECONDS,
+    telemetry::VOTES,
+    telemetry::RAISES,
+    telemetry::NODE_ERRORS,
+    telemetry::NODE_SECONDS,
+    telemetry::EXTENSIONS,
+    telemetry::RELEASES,
+    telemetry::DROPPED_GUARDS,
+    telemetry::ABANDONED,
+];
+
+/// Name and labels of everything that was reported, with its value.
+fn reported(snapshotter: &Snapshotter) -> BTreeMap<String, DebugValue> {
+    let snapshot = snapshotter.snapshot().into_vec();
+    let name = |key: metrics::Key| {
+        let labels: Vec<String> = key.labels().map(|label| format!("{}={}", label.key(), label.value())).collect();
+        format!("{}{{{}}}", key.name(), labels.join(","))
+    };
+    snapshot.into_iter().map(|(key, _, _, value)| (name(key.into_parts().1), value)).collect()
+}
+
+fn count(reported: &BTreeMap<String, DebugValue>, name: &str) -> u64 {
+    match reported.get(name) {
+        Some(DebugValue::Counter(count)) => *count,
+        other => panic!("{name}: {other:?} among {:?}", reported.keys()),
+    }
+}
+
+#[test]
+fn everything_documented_is_reported() {
+    let recorder = DebuggingRecorder::new();
+    let snapshotter = recorder.snapshotter();
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().expect("a runtime");
+    metrics::with_local_recorder(&recorder, || runtime.block_on(a_life()));
+
+    let reported = reported(&snapshotter);
+    assert_eq!(count(&reported, "redlock_attempts_total{outcome=granted}"), 3);
+    assert_eq!(count(&reported, "redlock_attempts_total{outcome=contended}"), 1);
+    assert_eq!(count(&reported, "redlock_attempts_total{outcome=unavailable}"), 1);
+    assert_eq!(count(&reported, "redlock_token_raises_total{}"), 1);
+    assert_eq!(count(&reported, "redlock_extensions_total{outcome=extended}"), 1);
+    assert_eq!(count(&reported, "redlock_extensions_total{outcome=unconfirmed}"), 1);
+    assert_eq!(count(&reported, "redlock_releases_total{outcome=everywhere}"), 1);
+    assert_eq!(count(&reported, "redlock_dropped_guards_total{}"), 2);
+    assert!(1 <= count(&reported, "redlock_node_errors_total{node=n1,class=unreachable}"));
+
+    let names: Vec<&str> = reported.keys().filter_map(|key| key.split('{').next()).collect();
+    for name in &names {
+        assert!(DOCUMENTED.contains(name), "{name} is reported and not documented");
+    }
+    for documented in DOCUMENTED.iter().filter(|documented| **documented != telemetry::ABANDONED) {
+        assert!(names.contains(documented), "{documented} is documented and not reported");
+    }
+}
+
+/// Granted with a raise, extended, released; contended; granted and dropped; an outage.
+async fn a_life() {
+    let clock = Arc::new(TokioClock::starting_now());
+    let nodes: Vec<_> = (0..3)
+        .map(|n| Arc::new(Faulty::new(Arc::new(MemoryNode::with_clock(format!("n{n}"), clock.clone())))))
+        .collect();
+    let redlock = Redlock::builder()
+        .nodes(nodes.iter().map(|node| Arc::clone(node) as Arc<dyn LockNode>))
+        .clock(clock)
+        .build()
+        .expect("the settings are right");
+
+    let resource = Resource::new("r").expect("a name");
+    for (node, counter) in nodes.iter().zip([1 << 40, 2, 3]) {
+        node.inner().set_counter(&KeyPrefix::default(), &resource, counter);
+    }
+    let guard = redlock.try_acquire("r").await.expect("the nodes are well");
+    guard.extend().await.expect("the nodes are well");
+    redlock.try_acquire("r").await.expect_err("it is held");
+    redlock.settled().await;
+    guard.release().await;
+
+    drop(redlock.try_acquire("r").await.expect("the nodes are well"));
+    redlock.settled().await;
+
+    let guard = redlock.try_acquire("s").await.expect("the nodes are well");
+    for node in &nodes[..2] {
+        node.always(|_| Fault::error(NodeError::unreachable("down")));
+    }
+    guard.extend().await.expect_err("too few nodes answer");
+    redlock.try_acquire("r").await.expect_err("too few nodes answer");
+    drop(guard);
+    tokio::time::sleep(Duration::from_secs(60)).await;
+}
