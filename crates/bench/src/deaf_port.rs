@@ -42,17 +42,11 @@ impl DeafPort {
             match tokio::time::timeout(PATIENCE, TcpStream::connect(address)).await {
                 Ok(connected) => fillers.push(connected.map_err(BenchError::io("fill the queue of a deaf port"))?),
                 Err(_) => {
-                    return Ok(Self {
-                        address,
-                        _listener: listener,
-                        _fillers: fillers,
-                    });
+                    return Ok(Self { address, _listener: listener, _fillers: fillers });
                 }
             }
         }
-        Err(BenchError::io("fill the queue of a deaf port")(std::io::Error::other(
-            "it takes every connection",
-        )))
+        Err(BenchError::io("fill the queue of a deaf port")(std::io::Error::other("it takes every connection")))
     }
 
     /// Where clients try to connect in vain.
@@ -76,15 +70,9 @@ mod tests {
     async fn connecting_hangs_until_the_port_is_closed_and_is_refused_then() {
         let deaf = DeafPort::open().await.unwrap();
         let address = deaf.address();
-        assert!(
-            tokio::time::timeout(PATIENCE, TcpStream::connect(address))
-                .await
-                .is_err()
-        );
+        assert!(tokio::time::timeout(PATIENCE, TcpStream::connect(address)).await.is_err());
         drop(deaf);
-        let refused = tokio::time::timeout(PATIENCE, TcpStream::connect(address))
-            .await
-            .unwrap();
+        let refused = tokio::time::timeout(PATIENCE, TcpStream::connect(address)).await.unwrap();
         assert_eq!(refused.unwrap_err().kind(), std::io::ErrorKind::ConnectionRefused);
     }
 }

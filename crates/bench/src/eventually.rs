@@ -79,11 +79,7 @@ mod tests {
         let looks = Cell::new(0);
         let value = eventually(Duration::from_secs(5), || async {
             looks.set(looks.get() + 1);
-            if looks.get() < 3 {
-                Err("too early")
-            } else {
-                Ok(looks.get())
-            }
+            if looks.get() < 3 { Err("too early") } else { Ok(looks.get()) }
         })
         .await;
         assert_eq!(value.unwrap(), 3);
@@ -91,18 +87,15 @@ mod tests {
 
     #[tokio::test]
     async fn a_condition_that_does_not_says_what_is_missing() {
-        let error = eventually(Duration::from_millis(20), || async { Err::<(), _>("two keys left") })
-            .await
-            .unwrap_err();
+        let error =
+            eventually(Duration::from_millis(20), || async { Err::<(), _>("two keys left") }).await.unwrap_err();
         assert!(error.to_string().ends_with("last seen: two keys left"), "{error}");
         assert!(1 < error.looks, "{error}");
     }
 
     #[tokio::test]
     async fn a_look_that_hangs_is_cut_off() {
-        let error = eventually(Duration::from_millis(20), std::future::pending::<Result<(), &str>>)
-            .await
-            .unwrap_err();
+        let error = eventually(Duration::from_millis(20), std::future::pending::<Result<(), &str>>).await.unwrap_err();
         assert_eq!(error.looks, 1);
     }
 }

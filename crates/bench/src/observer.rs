@@ -62,11 +62,7 @@ impl Observer {
             .name("bench-observer".into())
             .spawn(move || run(nodes, keys, period, &shared, ready, stopped))
             .map_err(BenchError::io("start a thread for the observer"))?;
-        let observer = Self {
-            record,
-            stop: Some(stop),
-            thread: Some(thread),
-        };
+        let observer = Self { record, stop: Some(stop), thread: Some(thread) };
         // An observer that could not begin shows in its report: it has looked at nothing.
         let _ = looked.await;
         Ok(observer)
@@ -112,16 +108,8 @@ fn run(
         return;
     };
     runtime.block_on(async {
-        let mut watchers: Vec<_> = nodes
-            .into_iter()
-            .enumerate()
-            .map(|(node, probe)| Watcher {
-                node,
-                probe,
-                keys: &keys,
-                record,
-            })
-            .collect();
+        let mut watchers: Vec<_> =
+            nodes.into_iter().enumerate().map(|(node, probe)| Watcher { node, probe, keys: &keys, record }).collect();
         join_all(watchers.iter_mut().map(Watcher::look)).await;
         let _ = ready.send(());
 
@@ -166,19 +154,12 @@ impl Watcher<'_> {
             true => None,
             false => Some(self.probe.info_field("run_id").await?),
         };
-        let questions: Vec<[&str; 2]> = self
-            .keys
-            .iter()
-            .flat_map(|key| [["GET", key.as_str()], ["PTTL", key.as_str()]])
-            .collect();
+        let questions: Vec<[&str; 2]> =
+            self.keys.iter().flat_map(|key| [["GET", key.as_str()], ["PTTL", key.as_str()]]).collect();
         let questions: Vec<&[&str]> = questions.iter().map(<[&str; 2]>::as_slice).collect();
         let replies = self.probe.pipeline(&questions).await?;
 
-        let values = replies
-            .chunks(2)
-            .zip(self.keys)
-            .map(|(pair, key)| (key.clone(), value(pair)))
-            .collect();
+        let values = replies.chunks(2).zip(self.keys).map(|(pair, key)| (key.clone(), value(pair))).collect();
         Ok(Reading { run_id, values })
     }
 }
@@ -189,10 +170,7 @@ fn value(replies: &[Reply]) -> Option<Value> {
         [Reply::Bulk(owner), Reply::Integer(left)] => {
             let owner = String::from_utf8_lossy(owner).into_owned();
             match (u64::try_from(*left), left) {
-                (Ok(left), _) => Some(Value {
-                    owner,
-                    left: Some(Duration::from_millis(left)),
-                }),
+                (Ok(left), _) => Some(Value { owner, left: Some(Duration::from_millis(left)) }),
                 (Err(_), -1) => Some(Value { owner, left: None }),
                 (Err(_), _) => None,
             }

@@ -34,12 +34,7 @@ pub fn free_port() -> u16 {
         .filter_map(|_| u16::try_from(next.fetch_add(1, Ordering::Relaxed) % count).ok())
         .map(|offset| PORTS.start + offset)
         .find(|port| TcpListener::bind((Ipv4Addr::LOCALHOST, *port)).is_ok())
-        .unwrap_or_else(|| {
-            panic!(
-                "no free port among {TRIES_MAX} between {} and {}",
-                PORTS.start, PORTS.end
-            )
-        })
+        .unwrap_or_else(|| panic!("no free port among {TRIES_MAX} between {} and {}", PORTS.start, PORTS.end))
 }
 
 #[cfg(test)]

@@ -58,12 +58,7 @@ impl Probe {
     /// A probe of the server at `endpoint`: an address, or the path of a socket file.
     #[must_use]
     pub fn new(endpoint: impl Into<Endpoint>) -> Self {
-        Self {
-            endpoint: endpoint.into(),
-            credentials: None,
-            deadline: DEADLINE,
-            connection: None,
-        }
+        Self { endpoint: endpoint.into(), credentials: None, deadline: DEADLINE, connection: None }
     }
 
     /// Logs in on every connection.
@@ -125,10 +120,7 @@ impl Probe {
                 Ok(replies)
             }
             Ok(Err(source)) => Err(BenchError::io(format!("ask {} {asked}", self.endpoint))(source)),
-            Err(_) => Err(BenchError::NoAnswer {
-                asked,
-                deadline: self.deadline,
-            }),
+            Err(_) => Err(BenchError::NoAnswer { asked, deadline: self.deadline }),
         }
     }
 
@@ -157,11 +149,8 @@ impl Probe {
     /// As [`Probe::command`].
     pub async fn keys(&mut self, pattern: &str) -> Result<Vec<String>, BenchError> {
         let reply = self.command(&["KEYS", pattern]).await?;
-        let mut keys = reply
-            .into_array("KEYS")?
-            .into_iter()
-            .map(|key| key.into_text("KEYS"))
-            .collect::<Result<Vec<_>, _>>()?;
+        let mut keys =
+            reply.into_array("KEYS")?.into_iter().map(|key| key.into_text("KEYS")).collect::<Result<Vec<_>, _>>()?;
         keys.sort();
         Ok(keys)
     }
@@ -173,10 +162,7 @@ impl Probe {
     pub async fn info_field(&mut self, field: &str) -> Result<String, BenchError> {
         let info = self.command(&["INFO", "everything"]).await?.into_text("INFO")?;
         let value = info_value(&info, field).map(str::to_owned);
-        value.ok_or_else(|| BenchError::Unexpected {
-            asked: "INFO".into(),
-            answer: format!("no field {field}"),
-        })
+        value.ok_or_else(|| BenchError::Unexpected { asked: "INFO".into(), answer: format!("no field {field}") })
     }
 
     /// How often a command has been called since the server's start, by clients and by scripts.
@@ -233,10 +219,7 @@ impl Reply {
     }
 
     fn unexpected(self, asked: &str) -> BenchError {
-        BenchError::Unexpected {
-            asked: asked.into(),
-            answer: format!("{self:?}"),
-        }
+        BenchError::Unexpected { asked: asked.into(), answer: format!("{self:?}") }
     }
 }
 
@@ -355,14 +338,9 @@ fn encode<W: AsRef<[u8]>>(words: &[W]) -> Vec<u8> {
 }
 
 fn shown<W: AsRef<[u8]>>(words: &[W]) -> String {
-    words
-        .iter()
-        .map(|word| String::from_utf8_lossy(word.as_ref()))
-        .collect::<Vec<Cow<'_, str>>>()
-        .join(" ")
+    words.iter().map(|word| String::from_utf8_lossy(word.as_ref())).collect::<Vec<Cow<'_, str>>>().join(" ")
 }
 
 fn info_value<'a>(info: &'a str, field: &str) -> Option<&'a str> {
-    info.lines()
-        .find_map(|line| line.strip_prefix(field)?.strip_prefix(':'))
+    info.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'))
 }

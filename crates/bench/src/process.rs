@@ -49,11 +49,7 @@ impl Process {
 
         let child = spawn_in_nursery(command).map_err(BenchError::io(doing))?;
         let program = program.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        Ok(Self {
-            pid: Pid::from_child(&child),
-            program,
-            child: Mutex::new(child),
-        })
+        Ok(Self { pid: Pid::from_child(&child), program, child: Mutex::new(child) })
     }
 
     /// The process id.
@@ -74,10 +70,7 @@ impl Process {
             if matches!(rustix::process::waitid(WaitId::Pid(self.pid), options), Ok(Some(_))) {
                 return Ok(());
             }
-            #[expect(
-                clippy::disallowed_methods,
-                reason = "the kernel offers no bounded wait for a stopped child"
-            )]
+            #[expect(clippy::disallowed_methods, reason = "the kernel offers no bounded wait for a stopped child")]
             std::thread::sleep(Duration::from_millis(1));
         }
         let source = io::Error::new(io::ErrorKind::TimedOut, "it does not stop; has it ended?");
@@ -118,10 +111,7 @@ impl Process {
         // The lock keeps the pid ours: it cannot be given to another process before `kill` or `exited` has reaped it.
         let mut child = self.child();
         let result = match child.try_wait() {
-            Ok(Some(status)) => Err(io::Error::new(
-                io::ErrorKind::NotFound,
-                format!("it has ended: {status}"),
-            )),
+            Ok(Some(status)) => Err(io::Error::new(io::ErrorKind::NotFound, format!("it has ended: {status}"))),
             Ok(None) => rustix::process::kill_process(self.pid, signal).map_err(Into::into),
             Err(error) => Err(error),
         };
@@ -144,10 +134,7 @@ impl Drop for Process {
 pub fn find_program(name: impl AsRef<Path>) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let elsewhere = ["/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin"].map(PathBuf::from);
-    std::env::split_paths(&path)
-        .chain(elsewhere)
-        .map(|directory| directory.join(&name))
-        .find(|file| file.is_file())
+    std::env::split_paths(&path).chain(elsewhere).map(|directory| directory.join(&name)).find(|file| file.is_file())
 }
 
 /// Starts all children of this program from one thread that lives as long as the program.
@@ -197,10 +184,7 @@ mod tests {
 
     fn state(pid: u32) -> char {
         let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
-        stat.rsplit(')')
-            .next()
-            .and_then(|rest| rest.trim().chars().next())
-            .unwrap()
+        stat.rsplit(')').next().and_then(|rest| rest.trim().chars().next()).unwrap()
     }
 
     #[test]

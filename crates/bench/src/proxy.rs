@@ -75,27 +75,18 @@ pub enum Lane {
 
 impl Mode {
     /// Everything arrives.
-    pub const PASS: Self = Self::Relay {
-        requests: Lane::Pass,
-        replies: Lane::Pass,
-    };
+    pub const PASS: Self = Self::Relay { requests: Lane::Pass, replies: Lane::Pass };
 
     /// What happens to requests while replies pass.
     #[must_use]
     pub const fn requests(lane: Lane) -> Self {
-        Self::Relay {
-            requests: lane,
-            replies: Lane::Pass,
-        }
+        Self::Relay { requests: lane, replies: Lane::Pass }
     }
 
     /// What happens to replies while requests pass.
     #[must_use]
     pub const fn replies(lane: Lane) -> Self {
-        Self::Relay {
-            requests: Lane::Pass,
-            replies: lane,
-        }
+        Self::Relay { requests: Lane::Pass, replies: lane }
     }
 
     /// Whether connections that lived in this mode can be of use afterwards.
@@ -133,12 +124,8 @@ impl Proxy {
             .name("bench-proxy".into())
             .spawn(move || run(target, counter, received, ready))
             .map_err(BenchError::io("start a thread for the proxy"))?;
-        let mut proxy = Self {
-            address: (Ipv4Addr::LOCALHOST, 0).into(),
-            orders: Some(orders),
-            accepted,
-            thread: Some(thread),
-        };
+        let mut proxy =
+            Self { address: (Ipv4Addr::LOCALHOST, 0).into(), orders: Some(orders), accepted, thread: Some(thread) };
         proxy.address = answer(address.await).map_err(BenchError::io("start the proxy"))?;
         Ok(proxy)
     }
@@ -258,20 +245,12 @@ fn run(
         }
     };
     runtime.block_on(async {
-        let bound = bind_free()
-            .await
-            .and_then(|listener| Ok((listener.local_addr()?, listener)));
+        let bound = bind_free().await.and_then(|listener| Ok((listener.local_addr()?, listener)));
         match bound {
             Ok((address, listener)) => {
                 let mode = watch::Sender::new(Mode::PASS);
-                let relay = Relay {
-                    address,
-                    listener: Some(listener),
-                    target,
-                    mode,
-                    accepted,
-                    connections: JoinSet::new(),
-                };
+                let relay =
+                    Relay { address, listener: Some(listener), target, mode, accepted, connections: JoinSet::new() };
                 if ready.send(Ok(address)).is_ok() {
                     relay.serve(orders).await;
                 }
@@ -366,11 +345,7 @@ async fn connection(mut client: TcpStream, target: SocketAddr, mode: watch::Rece
     let Ok(mut server) = TcpStream::connect(target).await else {
         return;
     };
-    if client
-        .set_nodelay(true)
-        .and_then(|()| server.set_nodelay(true))
-        .is_err()
-    {
+    if client.set_nodelay(true).and_then(|()| server.set_nodelay(true)).is_err() {
         return;
     }
     let (from_client, to_client) = client.split();
@@ -395,10 +370,7 @@ async fn pump(
     mode: watch::Receiver<Mode>,
 ) {
     let (enter, leave) = mpsc::channel(PIECES_MAX);
-    tokio::join!(
-        take_in(from, enter, direction, mode.clone()),
-        give_out(to, leave, direction, mode)
-    );
+    tokio::join!(take_in(from, enter, direction, mode.clone()), give_out(to, leave, direction, mode));
 }
 
 async fn take_in(
@@ -416,10 +388,7 @@ async fn take_in(
             Lane::Pass | Lane::Hold | Lane::Swallow => Duration::ZERO,
         };
         // The end, an empty piece, travels as long as the bytes before it.
-        let piece = Piece {
-            bytes: buffer[..len].to_vec(),
-            due: Instant::now() + delay,
-        };
+        let piece = Piece { bytes: buffer[..len].to_vec(), due: Instant::now() + delay };
         if pieces.send(piece).await.is_err() || len == 0 {
             return;
         }
@@ -435,10 +404,7 @@ async fn give_out(
     while let Some(piece) = pieces.recv().await {
         tokio::time::sleep_until(piece.due).await;
         // An error means that the relay is ending, and this connection with it.
-        let Ok(lane) = mode
-            .wait_for(|mode| mode.lane(direction) != Lane::Hold)
-            .await
-            .map(|mode| mode.lane(direction))
+        let Ok(lane) = mode.wait_for(|mode| mode.lane(direction) != Lane::Hold).await.map(|mode| mode.lane(direction))
         else {
             return;
         };
@@ -447,11 +413,7 @@ async fn give_out(
             while pieces.recv().await.is_some() {}
             return std::future::pending().await;
         }
-        let given = if piece.bytes.is_empty() {
-            to.shutdown().await
-        } else {
-            to.write_all(&piece.bytes).await
-        };
+        let given = if piece.bytes.is_empty() { to.shutdown().await } else { to.write_all(&piece.bytes).await };
         if given.is_err() {
             return;
         }

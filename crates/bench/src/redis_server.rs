@@ -130,29 +130,18 @@ impl RedisServer {
     /// Dropping the future kills the server that was starting.
     pub async fn start(options: RedisOptions) -> Result<Self, BenchError> {
         let program = installed_program(&options)?;
-        let directory = tempfile::Builder::new()
-            .prefix("redlock-redis-")
-            .tempdir()
-            .map_err(BenchError::io("make a directory"))?;
+        let directory =
+            tempfile::Builder::new().prefix("redlock-redis-").tempdir().map_err(BenchError::io("make a directory"))?;
         if options.tls {
             make_certificate(directory.path())?;
         }
         let mut tries = 0;
         loop {
             tries += 1;
-            let ports = Ports {
-                plain: free_port(),
-                tls: options.tls.then(free_port),
-            };
+            let ports = Ports { plain: free_port(), tls: options.tls.then(free_port) };
             match launch(&program, &options, directory.path(), ports).await {
                 Ok(process) => {
-                    return Ok(Self {
-                        options,
-                        program,
-                        directory,
-                        ports,
-                        process: Mutex::new(process),
-                    });
+                    return Ok(Self { options, program, directory, ports, process: Mutex::new(process) });
                 }
                 Err(error) if port_was_taken(&error) && tries < PORT_TRIES => {}
                 Err(error) => return Err(error),
@@ -181,12 +170,7 @@ impl RedisServer {
     /// The URL for clients that reach this server by another address, such as a proxy's.
     #[must_use]
     pub fn url_through(&self, address: SocketAddr) -> String {
-        let credentials = self
-            .options
-            .password
-            .as_ref()
-            .map(|password| format!(":{password}@"))
-            .unwrap_or_default();
+        let credentials = self.options.password.as_ref().map(|password| format!(":{password}@")).unwrap_or_default();
         format!("redis://{credentials}{address}")
     }
 
@@ -197,8 +181,7 @@ impl RedisServer {
     #[must_use]
     pub fn tls_url(&self) -> String {
         let port = self.ports.tls.expect("the server was set up with TLS");
-        self.url_through((Ipv4Addr::LOCALHOST, port).into())
-            .replacen("redis", "rediss", 1)
+        self.url_through((Ipv4Addr::LOCALHOST, port).into()).replacen("redis", "rediss", 1)
     }
 
     /// The file with the server's certificate, which has signed itself; for `localhost` and 127.0.0.1.
@@ -348,9 +331,7 @@ impl Servers {
     /// # Cancel safety
     /// As [`RedisServer::start`].
     pub async fn start_with(n: usize, options: impl Fn(usize) -> RedisOptions) -> Result<Self, BenchError> {
-        try_join_all((0..n).map(|index| RedisServer::start(options(index))))
-            .await
-            .map(Self)
+        try_join_all((0..n).map(|index| RedisServer::start(options(index)))).await.map(Self)
     }
 
     /// All URLs, in order.
@@ -385,10 +366,7 @@ impl Deref for Servers {
 
 /// The program that the environment, the options or the search path name.
 fn installed_program(options: &RedisOptions) -> Result<PathBuf, BenchError> {
-    let named = options
-        .program
-        .clone()
-        .or_else(|| std::env::var_os("REDIS_SERVER").map(PathBuf::from));
+    let named = options.program.clone().or_else(|| std::env::var_os("REDIS_SERVER").map(PathBuf::from));
     let found = match &named {
         Some(program) => find_program(program),
         None => find_program("redis-server").or_else(|| find_program("valkey-server")),
@@ -412,24 +390,13 @@ async fn launch(program: &Path, options: &RedisOptions, directory: &Path, ports:
         .map_err(BenchError::io("open the server's log"))?;
 
     let process = Process::spawn(program, |command| {
-        command
-            .arg("--port")
-            .arg(ports.plain.to_string())
-            .arg("--bind")
-            .args(["127.0.0.1", "-::1"]);
-        command
-            .arg("--unixsocket")
-            .arg(socket_in(directory))
-            .arg("--dir")
-            .arg(data);
+        command.arg("--port").arg(ports.plain.to_string()).arg("--bind").args(["127.0.0.1", "-::1"]);
+        command.arg("--unixsocket").arg(socket_in(directory)).arg("--dir").arg(data);
         command.args(["--save", "", "--appendonly", "no"]);
         // A replica is served at once instead of after the five seconds in which others might join it.
         command.args(["--repl-diskless-sync-delay", "0"]);
         if let Some(port) = ports.tls {
-            command
-                .arg("--tls-port")
-                .arg(port.to_string())
-                .args(["--tls-auth-clients", "no"]);
+            command.arg("--tls-port").arg(port.to_string()).args(["--tls-auth-clients", "no"]);
             command.arg("--tls-cert-file").arg(certificate_in(directory));
             command
                 .arg("--tls-key-file")
@@ -442,19 +409,13 @@ async fn launch(program: &Path, options: &RedisOptions, directory: &Path, ports:
         }
         command.args(options.directives.iter().flatten());
         command.envs(options.environment.iter().map(|(name, value)| (name, value)));
-        command
-            .current_dir(directory)
-            .stdin(Stdio::null())
-            .stdout(log.0)
-            .stderr(log.1);
+        command.current_dir(directory).stdin(Stdio::null()).stdout(log.0).stderr(log.1);
     })?;
-    answers(&process, &mut probe_in(directory, options))
-        .await
-        .map_err(|why| BenchError::DidNotStart {
-            program: program.display().to_string(),
-            why,
-            log: last_lines(&log_in(directory)[logged_before..]),
-        })?;
+    answers(&process, &mut probe_in(directory, options)).await.map_err(|why| BenchError::DidNotStart {
+        program: program.display().to_string(),
+        why,
+        log: last_lines(&log_in(directory)[logged_before..]),
+    })?;
     Ok(process)
 }
 
@@ -485,28 +446,11 @@ fn port_was_taken(error: &BenchError) -> bool {
 
 /// Makes a key and a certificate that has signed itself and is its own trust anchor.
 fn make_certificate(directory: &Path) -> Result<(), BenchError> {
-    let openssl = find_program("openssl").ok_or(BenchError::NotInstalled {
-        program: "openssl".into(),
-        package: "openssl",
-    })?;
+    let openssl =
+        find_program("openssl").ok_or(BenchError::NotInstalled { program: "openssl".into(), package: "openssl" })?;
     let made = Command::new(openssl)
-        .args([
-            "req",
-            "-x509",
-            "-newkey",
-            "ec",
-            "-pkeyopt",
-            "ec_paramgen_curve:prime256v1",
-            "-nodes",
-            "-days",
-            "2",
-        ])
-        .args([
-            "-subj",
-            "/CN=localhost",
-            "-addext",
-            "subjectAltName=DNS:localhost,IP:127.0.0.1",
-        ])
+        .args(["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2"])
+        .args(["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"])
         // Rust's TLS refuses a server whose certificate is an authority's.
         .args(["-addext", "basicConstraints=critical,CA:FALSE"])
         .arg("-keyout")

@@ -76,11 +76,7 @@ async fn a_delay_is_a_long_cable_and_not_a_queue() -> Outcome {
     };
     let (_, heard) = tokio::try_join!(ask, hear)?;
     assert_eq!(heard.as_slice(), b"+PONG\r\n".repeat(10));
-    assert!(
-        started.elapsed() < 5 * DELAY,
-        "ten delays in a row: {:?}",
-        started.elapsed()
-    );
+    assert!(started.elapsed() < 5 * DELAY, "ten delays in a row: {:?}", started.elapsed());
     Ok(())
 }
 
@@ -109,10 +105,7 @@ async fn a_swallowed_request_is_never_carried_out() -> Outcome {
     probe.command(&["PING"]).await?;
     proxy.set(Mode::requests(Lane::Swallow)).await?;
     let mut impatient = Probe::new(proxy.address()).deadline(SHORT);
-    assert!(matches!(
-        impatient.command(&["SET", "k", "v"]).await,
-        Err(BenchError::NoAnswer { .. })
-    ));
+    assert!(matches!(impatient.command(&["SET", "k", "v"]).await, Err(BenchError::NoAnswer { .. })));
     proxy.pass().await?;
     assert!(probe.command(&["PING"]).await.is_err(), "the old connection is closed");
     assert_eq!(probe.command(&["PING"]).await?, pong());
@@ -172,16 +165,10 @@ async fn refusing_closes_the_port_and_passing_opens_the_same_one() -> Outcome {
 async fn the_proxy_can_lead_elsewhere() -> Outcome {
     let (first, proxy, mut probe) = behind_a_proxy().await?;
     let second = RedisServer::start(RedisOptions::new()).await?;
-    assert_eq!(
-        probe.info_field("run_id").await?,
-        first.probe().info_field("run_id").await?
-    );
+    assert_eq!(probe.info_field("run_id").await?, first.probe().info_field("run_id").await?);
     proxy.lead_to(second.address()).await?;
     assert!(probe.command(&["PING"]).await.is_err(), "the old connection is closed");
-    assert_eq!(
-        probe.info_field("run_id").await?,
-        second.probe().info_field("run_id").await?
-    );
+    assert_eq!(probe.info_field("run_id").await?, second.probe().info_field("run_id").await?);
     Ok(())
 }
 

@@ -28,10 +28,7 @@ async fn five_servers_are_independent_primaries_and_start_side_by_side() -> Outc
     run_ids.sort();
     run_ids.dedup();
     assert_eq!(run_ids.len(), 5);
-    assert_eq!(
-        servers.keys("*").await?,
-        [vec!["k".to_owned()], vec![], vec![], vec![], vec![]]
-    );
+    assert_eq!(servers.keys("*").await?, [vec!["k".to_owned()], vec![], vec![], vec![], vec![]]);
     Ok(())
 }
 
@@ -42,10 +39,7 @@ async fn the_probe_reads_every_kind_of_reply() -> Outcome {
     assert_eq!(probe.command(&["PING"]).await?, Reply::Status("PONG".into()));
     assert_eq!(probe.command(&["INCR", "n"]).await?, Reply::Integer(1));
     assert_eq!(probe.command(&["GET", "absent"]).await?, Reply::Nil);
-    assert_eq!(
-        probe.command(&["SET", "b", "two\r\nlines"]).await?,
-        Reply::Status("OK".into())
-    );
+    assert_eq!(probe.command(&["SET", "b", "two\r\nlines"]).await?, Reply::Status("OK".into()));
     assert_eq!(probe.get("b").await?, Some("two\r\nlines".into()));
     assert_eq!(probe.pttl("b").await?, -1);
     assert_eq!(probe.pttl("absent").await?, -2);
@@ -53,16 +47,10 @@ async fn the_probe_reads_every_kind_of_reply() -> Outcome {
     assert!(probe.command(&["LPUSH", "n", "x"]).await?.is_error());
     assert_eq!(
         probe.command(&["EVAL", "return {1, 'a', {false}}", "0"]).await?,
-        Reply::Array(vec![
-            Reply::Integer(1),
-            Reply::Bulk(b"a".into()),
-            Reply::Array(vec![Reply::Nil])
-        ])
+        Reply::Array(vec![Reply::Integer(1), Reply::Bulk(b"a".into()), Reply::Array(vec![Reply::Nil])])
     );
     assert_eq!(
-        probe
-            .pipeline(&[["GET", "n"], ["PTTL", "n"]].each_ref().map(|words| words.as_slice()))
-            .await?,
+        probe.pipeline(&[["GET", "n"], ["PTTL", "n"]].each_ref().map(|words| words.as_slice())).await?,
         [Reply::Bulk(b"1".into()), Reply::Integer(-1)]
     );
     assert_eq!(probe.command_calls("incr").await?, 1);
@@ -86,17 +74,12 @@ async fn a_frozen_server_answers_nothing_and_carries_on_when_thawed() -> Outcome
     let server = RedisServer::start(RedisOptions::new()).await?;
     server.freeze()?;
     let mut probe = server.probe().deadline(Duration::from_millis(50));
-    assert!(matches!(
-        probe.command(&["SET", "late", "1"]).await,
-        Err(BenchError::NoAnswer { .. })
-    ));
+    assert!(matches!(probe.command(&["SET", "late", "1"]).await, Err(BenchError::NoAnswer { .. })));
     server.thaw()?;
     // The client has gone, its command has not.
-    eventually(Duration::from_secs(2), async || {
-        match server.probe().get("late").await {
-            Ok(Some(_)) => Ok(()),
-            other => Err(format!("{other:?}")),
-        }
+    eventually(Duration::from_secs(2), async || match server.probe().get("late").await {
+        Ok(Some(_)) => Ok(()),
+        other => Err(format!("{other:?}")),
     })
     .await?;
     Ok(())
@@ -124,10 +107,7 @@ async fn a_killed_server_is_gone_even_if_it_was_frozen() -> Outcome {
     server.freeze()?;
     server.kill();
     assert!(!server.is_running());
-    assert!(matches!(
-        Probe::new(server.address()).command(&["PING"]).await,
-        Err(BenchError::Io { .. })
-    ));
+    assert!(matches!(Probe::new(server.address()).command(&["PING"]).await, Err(BenchError::Io { .. })));
     server.restart().await?;
     assert!(server.is_running());
 
@@ -151,107 +131,68 @@ async fn a_server_dies_with_the_process_that_started_it() -> Outcome {
     // It cannot clean up after itself.
     let leavings = tempfile::tempdir()?;
     let mut victim = Command::new(std::env::current_exe()?)
-        .args([
-            "--exact",
-            "a_server_dies_with_the_process_that_started_it",
-            "--nocapture",
-        ])
+        .args(["--exact", "a_server_dies_with_the_process_that_started_it", "--nocapture"])
         .env(VICTIM, "yes")
         .env("TMPDIR", leavings.path())
         .stdout(Stdio::piped())
         .spawn()?;
-    let said = BufReader::new(victim.stdout.take().ok_or("no output")?)
-        .lines()
-        .map_while(Result::ok);
-    let pid = said
-        .filter_map(|line| Some(line.split_once("server ")?.1.to_owned()))
-        .next()
-        .ok_or("no server")?;
+    let said = BufReader::new(victim.stdout.take().ok_or("no output")?).lines().map_while(Result::ok);
+    let pid = said.filter_map(|line| Some(line.split_once("server ")?.1.to_owned())).next().ok_or("no server")?;
     let process = PathBuf::from(format!("/proc/{pid}"));
     assert!(process.exists());
 
     victim.kill()?;
     victim.wait()?;
     let running = || std::fs::read_to_string(process.join("stat")).is_ok_and(|stat| !stat.contains(") Z "));
-    eventually(Duration::from_secs(2), async || {
-        if running() { Err("still running") } else { Ok(()) }
-    })
-    .await?;
+    eventually(Duration::from_secs(2), async || if running() { Err("still running") } else { Ok(()) }).await?;
     Ok(())
 }
 
 #[tokio::test]
 async fn passwords_users_and_replicas_can_be_set_up() -> Outcome {
     let primary = RedisServer::start(
-        RedisOptions::new()
-            .password("secret")
-            .set("user", ["worker", "on", ">work", "~lock:*", "+@all"]),
+        RedisOptions::new().password("secret").set("user", ["worker", "on", ">work", "~lock:*", "+@all"]),
     )
     .await?;
     assert_eq!(primary.url(), format!("redis://:secret@127.0.0.1:{}", primary.port()));
     let refused = Probe::new(primary.address()).command(&["GET", "k"]).await?;
-    assert!(
-        matches!(&refused, Reply::Error(text) if text.starts_with("NOAUTH")),
-        "{refused:?}"
-    );
+    assert!(matches!(&refused, Reply::Error(text) if text.starts_with("NOAUTH")), "{refused:?}");
     let mut worker = Probe::new(primary.address()).user("worker", "work");
     assert!(worker.command(&["GET", "other"]).await?.is_error());
     assert_eq!(worker.get("lock:k").await?, None);
 
     let replica = RedisServer::start(RedisOptions::new().replica_of(&primary).set("masterauth", ["secret"])).await?;
     assert_eq!(replica.probe().info_field("role").await?, "slave");
-    eventually(Duration::from_secs(5), async || {
-        match replica.probe().info_field("master_link_status").await {
-            Ok(status) if status == "up" => Ok(()),
-            other => Err(format!("{other:?}")),
-        }
+    eventually(Duration::from_secs(5), async || match replica.probe().info_field("master_link_status").await {
+        Ok(status) if status == "up" => Ok(()),
+        other => Err(format!("{other:?}")),
     })
     .await?;
     let refused = replica.command(&["SET", "k", "v"]).await?;
-    assert!(
-        matches!(&refused, Reply::Error(text) if text.starts_with("READONLY")),
-        "{refused:?}"
-    );
+    assert!(matches!(&refused, Reply::Error(text) if text.starts_with("READONLY")), "{refused:?}");
     Ok(())
 }
 
 #[tokio::test]
 async fn a_server_with_tls_speaks_it_on_a_second_port() -> Outcome {
     let server = RedisServer::start(RedisOptions::new().tls().password("secret")).await?;
-    assert!(
-        server.tls_url().starts_with("rediss://:secret@127.0.0.1:"),
-        "{}",
-        server.tls_url()
-    );
+    assert!(server.tls_url().starts_with("rediss://:secret@127.0.0.1:"), "{}", server.tls_url());
     let port: u16 = server.tls_url().rsplit(':').next().unwrap().parse()?;
     assert_ne!(port, server.port());
 
     let handshake = Command::new("openssl")
-        .args([
-            "s_client",
-            "-connect",
-            &format!("127.0.0.1:{port}"),
-            "-verify_return_error",
-            "-verify_ip",
-            "127.0.0.1",
-        ])
+        .args(["s_client", "-connect", &format!("127.0.0.1:{port}"), "-verify_return_error", "-verify_ip", "127.0.0.1"])
         .arg("-CAfile")
         .arg(server.certificate())
         .stdin(Stdio::null())
         .output()?;
-    assert!(
-        handshake.status.success(),
-        "{}",
-        String::from_utf8_lossy(&handshake.stderr)
-    );
+    assert!(handshake.status.success(), "{}", String::from_utf8_lossy(&handshake.stderr));
     Ok(())
 }
 
 #[tokio::test]
 async fn a_missing_program_says_how_to_get_it() {
-    let error = RedisServer::start(RedisOptions::new().program("no-such-server"))
-        .await
-        .unwrap_err();
+    let error = RedisServer::start(RedisOptions::new().program("no-such-server")).await.unwrap_err();
     assert_eq!(
         error.to_string(),
         "no-such-server is not installed: run `cargo xtask test --install`, or `apt-get install redis-server`"
@@ -260,8 +201,6 @@ async fn a_missing_program_says_how_to_get_it() {
 
 #[tokio::test]
 async fn a_server_that_gives_up_shows_its_log() {
-    let error = RedisServer::start(RedisOptions::new().set("no-such-directive", ["1"]))
-        .await
-        .unwrap_err();
+    let error = RedisServer::start(RedisOptions::new().set("no-such-directive", ["1"])).await.unwrap_err();
     assert!(error.to_string().contains("no-such-directive"), "{error}");
 }

@@ -119,11 +119,7 @@ impl Record {
         self.looks += 1;
         for (key, value) in &reading.values {
             if let Some(Value { owner, left: None }) = value {
-                self.without_expiry.insert(WithoutExpiry {
-                    node,
-                    key: key.clone(),
-                    owner: owner.clone(),
-                });
+                self.without_expiry.insert(WithoutExpiry { node, key: key.clone(), owner: owner.clone() });
             }
         }
         self.nodes[node].on_reading(reading, now);
@@ -131,18 +127,9 @@ impl Record {
         let holders = self.majorities(now);
         let doubles = doubles_among(&holders);
         let ended = follow(&mut self.holders, holders, now);
-        self.holdings.extend(ended.map(|((key, owner), from)| Holding {
-            key,
-            owner,
-            from,
-            until: now,
-        }));
+        self.holdings.extend(ended.map(|((key, owner), from)| Holding { key, owner, from, until: now }));
         let ended = follow(&mut self.doubles, doubles, now);
-        self.overlaps.extend(ended.map(|((key, owners), since)| Overlap {
-            key,
-            owners,
-            lasted: now - since,
-        }));
+        self.overlaps.extend(ended.map(|((key, owners), since)| Overlap { key, owners, lasted: now - since }));
     }
 
     pub(super) fn report(&self, now: Instant) -> Report {
@@ -162,21 +149,11 @@ impl Record {
             owners: owners.clone(),
             lasted: now - *since,
         });
-        let overlaps = self
-            .overlaps
-            .iter()
-            .cloned()
-            .chain(open)
-            .filter(|overlap| self.period < overlap.lasted)
-            .collect();
+        let overlaps =
+            self.overlaps.iter().cloned().chain(open).filter(|overlap| self.period < overlap.lasted).collect();
 
         let without_expiry = self.without_expiry.iter().cloned().collect();
-        Report {
-            holdings,
-            overlaps,
-            without_expiry,
-            looks: self.looks,
-        }
+        Report { holdings, overlaps, without_expiry, looks: self.looks }
     }
 
     /// Each key with each owner that a majority of all nodes voted for.
@@ -189,18 +166,14 @@ impl Record {
             }
         }
         let won = votes.into_iter().filter(|(_, count)| quorum <= *count);
-        won.map(|((key, owner), _)| (key.to_owned(), owner.to_owned()))
-            .collect()
+        won.map(|((key, owner), _)| (key.to_owned(), owner.to_owned())).collect()
     }
 }
 
 impl Node {
     fn on_reading(&mut self, reading: Reading, now: Instant) {
         if let Some(run_id) = reading.run_id
-            && self
-                .run_id
-                .replace(run_id.clone())
-                .is_some_and(|before| before != run_id)
+            && self.run_id.replace(run_id.clone()).is_some_and(|before| before != run_id)
         {
             self.forgotten.extend(std::mem::take(&mut self.votes));
         }
@@ -208,13 +181,7 @@ impl Node {
         for (key, value) in reading.values {
             match value {
                 Some(Value { owner, left }) => {
-                    self.votes.insert(
-                        key,
-                        Vote {
-                            owner,
-                            until: left.map(|left| now + left),
-                        },
-                    );
+                    self.votes.insert(key, Vote { owner, until: left.map(|left| now + left) });
                 }
                 None => drop(self.votes.remove(&key)),
             }
@@ -225,9 +192,7 @@ impl Node {
     fn choices(&self, now: Instant) -> BTreeSet<(&str, &str)> {
         let forgotten = self.forgotten.iter().map(|(key, vote)| (key, vote));
         let standing = self.votes.iter().chain(forgotten).filter(|(_, vote)| vote.stands(now));
-        standing
-            .map(|(key, vote)| (key.as_str(), vote.owner.as_str()))
-            .collect()
+        standing.map(|(key, vote)| (key.as_str(), vote.owner.as_str())).collect()
     }
 }
 
@@ -241,11 +206,7 @@ impl Report {
     /// The owners who held `key`, one after the other.
     #[must_use]
     pub fn owners_of(&self, key: &str) -> Vec<&str> {
-        self.holdings
-            .iter()
-            .filter(|holding| holding.key == key)
-            .map(|holding| holding.owner.as_str())
-            .collect()
+        self.holdings.iter().filter(|holding| holding.key == key).map(|holding| holding.owner.as_str()).collect()
     }
 
     /// Fails a test unless all was well.
@@ -263,12 +224,7 @@ impl Report {
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} looks, {} majorities", self.looks, self.holdings.len())?;
-        for Overlap {
-            key,
-            owners: [first, second],
-            lasted,
-        } in &self.overlaps
-        {
+        for Overlap { key, owners: [first, second], lasted } in &self.overlaps {
             write!(f, "\n{key}: {first} and {second} both held a majority for {lasted:?}")?;
         }
         for WithoutExpiry { node, key, owner } in &self.without_expiry {
@@ -280,9 +236,7 @@ impl fmt::Display for Report {
 
 /// Every two owners of one key.
 fn doubles_among(holders: &BTreeSet<(String, String)>) -> BTreeSet<(String, [String; 2])> {
-    let pairs = holders
-        .iter()
-        .flat_map(|first| holders.iter().map(move |second| (first, second)));
+    let pairs = holders.iter().flat_map(|first| holders.iter().map(move |second| (first, second)));
     pairs
         .filter(|((key, first), (other_key, second))| key == other_key && first < second)
         .map(|((key, first), (_, second))| (key.clone(), [first.clone(), second.clone()]))
@@ -317,9 +271,7 @@ mod tests {
         let mut end = start;
         for line in story.lines().map(str::trim).filter(|line| !line.is_empty()) {
             let words: Vec<&str> = line.split_whitespace().collect();
-            let [at, node, reading @ ..] = words.as_slice() else {
-                panic!("{line}")
-            };
+            let [at, node, reading @ ..] = words.as_slice() else { panic!("{line}") };
             let (restarted, reading) = match reading {
                 ["!", rest @ ..] => (true, rest),
                 rest => (false, rest),
@@ -327,26 +279,13 @@ mod tests {
             restarts += u32::from(restarted);
             let value = match reading {
                 ["."] => None,
-                [owner, "-"] => Some(Value {
-                    owner: (*owner).into(),
-                    left: None,
-                }),
-                [owner, left] => Some(Value {
-                    owner: (*owner).into(),
-                    left: Some(ms(left)),
-                }),
+                [owner, "-"] => Some(Value { owner: (*owner).into(), left: None }),
+                [owner, left] => Some(Value { owner: (*owner).into(), left: Some(ms(left)) }),
                 _ => panic!("{line}"),
             };
             end = start + ms(at);
             let run_id = Some(format!("incarnation {restarts}")).filter(|_| restarted || at == &"0");
-            record.on_reading(
-                node.parse().unwrap(),
-                Reading {
-                    run_id,
-                    values: vec![("r".into(), value)],
-                },
-                end,
-            );
+            record.on_reading(node.parse().unwrap(), Reading { run_id, values: vec![("r".into(), value)] }, end);
         }
         record.report(end)
     }
@@ -371,10 +310,7 @@ mod tests {
             10 2 B 100",
         );
         assert_eq!(report.owners_of("r"), ["A", "B"]);
-        assert_eq!(
-            report.holdings[0].until - report.holdings[0].from,
-            Duration::from_millis(10)
-        );
+        assert_eq!(report.holdings[0].until - report.holdings[0].from, Duration::from_millis(10));
         report.assert_safe();
     }
 
@@ -386,10 +322,7 @@ mod tests {
              0 2 A 50
             60 2 .",
         );
-        assert_eq!(
-            report.holdings[0].until - report.holdings[0].from,
-            Duration::from_millis(60)
-        );
+        assert_eq!(report.holdings[0].until - report.holdings[0].from, Duration::from_millis(60));
     }
 
     #[test]
@@ -401,10 +334,7 @@ mod tests {
             40 2 .
             60 2 .",
         );
-        assert_eq!(
-            report.holdings[0].until - report.holdings[0].from,
-            Duration::from_millis(60)
-        );
+        assert_eq!(report.holdings[0].until - report.holdings[0].from, Duration::from_millis(60));
     }
 
     /// The classic scenario: a node comes back empty and votes a second time.
@@ -421,10 +351,7 @@ mod tests {
         assert_eq!(report.overlaps.len(), 1);
         assert_eq!(report.overlaps[0].owners, ["A", "B"]);
         assert_eq!(report.overlaps[0].lasted, Duration::from_millis(10));
-        assert!(
-            report.to_string().contains("r: A and B both held a majority for 10ms"),
-            "{report}"
-        );
+        assert!(report.to_string().contains("r: A and B both held a majority for 10ms"), "{report}");
     }
 
     #[test]
@@ -441,26 +368,14 @@ mod tests {
 
     #[test]
     fn a_restarted_node_may_vote_again_once_its_old_vote_has_expired() {
-        told(
-            &AMNESIA
-                .replace("10 1 !", "110 1 !")
-                .replace("10 2 B", "110 2 B")
-                .replace("20 0 A 80", "120 0 ."),
-        )
-        .assert_safe();
+        told(&AMNESIA.replace("10 1 !", "110 1 !").replace("10 2 B", "110 2 B").replace("20 0 A 80", "120 0 ."))
+            .assert_safe();
     }
 
     #[test]
     fn a_key_without_expiry_is_reported_once() {
         let report = told("0 0 .\n 0 1 A -\n 5 1 A -");
-        assert_eq!(
-            report.without_expiry,
-            [WithoutExpiry {
-                node: 1,
-                key: "r".into(),
-                owner: "A".into()
-            }]
-        );
+        assert_eq!(report.without_expiry, [WithoutExpiry { node: 1, key: "r".into(), owner: "A".into() }]);
     }
 
     #[test]
