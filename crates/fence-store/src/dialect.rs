@@ -3,8 +3,12 @@
 //! [`Flavor`] is the database as a value: pure code asks it and is tested in all three without a server. [`Dialect`] is
 //! the database as a sqlx type; it knows how to do things, and decides nothing.
 
+use std::pin::Pin;
+
 use sea_query::{MysqlQueryBuilder, PostgresQueryBuilder, QueryStatementWriter, SqliteQueryBuilder, Value, Values};
 use sqlx::{Database, Execute};
+#[cfg(any(feature = "mysql", feature = "postgres", feature = "sqlite"))]
+use sqlx_core::transaction::TransactionManager;
 
 use crate::error::{FenceError, StatementProblem};
 
@@ -25,7 +29,7 @@ impl Flavor {
     ///
     /// Refuses a `u64` that the database's signed integers cannot hold: `sea-query-sqlx` 0.9 panics on one.
     pub(crate) fn render(self, statement: &impl QueryStatementWriter) -> Result<Rendered, FenceError> {
-        let (sql, values) = match self {
+        let (mut sql, values) = match self {
             Self::Postgres => statement.build(PostgresQueryBuilder),
             Self::MySql => statement.build(MysqlQueryBuilder),
             Self::Sqlite => statement.build(SqliteQueryBuilder),
@@ -36,6 +40,9 @@ impl Flavor {
             && let Some(Value::BigUnsigned(Some(value))) = values.iter().find(too_large)
         {
             return Err(StatementProblem::UnsignedTooLarge { value: *value }.into());
+        }
+        if self == Self::Postgres {
+            name_the_types(&mut sql, &values);
         }
         Ok(Rendered { sql, values })
     }
@@ -62,6 +69,29 @@ impl Flavor {
     }
 }
 
+/// Makes the text of a statement differ when its values have other types.
+///
+/// sqlx keeps prepared statements by their text, and Postgres takes the types of the first run for all others. A float
+/// bound where an integer was before has as many bytes and would be stored as a wrong number without a word (seen on
+/// sqlx 0.9.0). The words come from sea-query's names of its types, never from a value.
+fn name_the_types(sql: &mut String, values: &Values) {
+    if values.0.is_empty() {
+        return;
+    }
+    sql.push_str(" /*");
+    for value in &values.0 {
+        let debug = format!("{value:?}");
+        let mut words = debug.split(|character: char| !character.is_ascii_alphanumeric());
+        let name = words.next().unwrap_or_default();
+        sql.push(' ');
+        sql.push_str(name);
+        if name == "Array" {
+            sql.push_str(words.next().unwrap_or_default());
+        }
+    }
+    sql.push_str(" */");
+}
+
 /// How much a transaction sees of others that commit while it runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Isolation {
@@ -85,6 +115,10 @@ pub struct Rendered {
     pub(crate) values: Values,
 }
 
+/// A future whose insides callers need not know: what rustc infers of them would keep callers from spawning theirs
+/// (rust-lang/rust#100013). sqlx boxes these futures in any case.
+pub(crate) type BoxFuture<'e, T> = Pin<Box<dyn Future<Output = T> + Send + 'e>>;
+
 /// A database that fence-store works with: [`sqlx::Postgres`], [`sqlx::MySql`], [`sqlx::Sqlite`].
 ///
 /// Sealed: what makes each statement atomic was thought through for these three.
@@ -96,28 +130,37 @@ pub trait Dialect: Database + sealed::Sealed {
     fn query(statement: Rendered) -> impl Execute<'static, Self> + 'static;
 
     #[doc(hidden)]
-    fn execute<'q, E>(
-        connection: &mut Self::Connection,
+    fn execute<'e, 'q: 'e, E>(
+        connection: &'e mut Self::Connection,
         query: E,
-    ) -> impl Future<Output = sqlx::Result<Self::QueryResult>> + Send
+    ) -> BoxFuture<'e, sqlx::Result<Self::QueryResult>>
     where
         E: Execute<'q, Self> + 'q;
 
     #[doc(hidden)]
-    fn fetch_optional<'q, E>(
-        connection: &mut Self::Connection,
+    fn fetch_optional<'e, 'q: 'e, E>(
+        connection: &'e mut Self::Connection,
         query: E,
-    ) -> impl Future<Output = sqlx::Result<Option<Self::Row>>> + Send
+    ) -> BoxFuture<'e, sqlx::Result<Option<Self::Row>>>
     where
         E: Execute<'q, Self> + 'q;
 
     #[doc(hidden)]
-    fn fetch_all<'q, E>(
-        connection: &mut Self::Connection,
+    fn fetch_all<'e, 'q: 'e, E>(
+        connection: &'e mut Self::Connection,
         query: E,
-    ) -> impl Future<Output = sqlx::Result<Vec<Self::Row>>> + Send
+    ) -> BoxFuture<'e, sqlx::Result<Vec<Self::Row>>>
     where
         E: Execute<'q, Self> + 'q;
+
+    #[doc(hidden)]
+    fn begin<'e>(connection: &'e mut Self::Connection, statement: &'static str) -> BoxFuture<'e, sqlx::Result<()>>;
+
+    #[doc(hidden)]
+    fn commit(connection: &mut Self::Connection) -> BoxFuture<'_, sqlx::Result<()>>;
+
+    #[doc(hidden)]
+    fn rollback(connection: &mut Self::Connection) -> BoxFuture<'_, sqlx::Result<()>>;
 
     #[doc(hidden)]
     fn integer(row: &Self::Row, index: usize) -> sqlx::Result<Option<i64>>;
@@ -152,28 +195,52 @@ macro_rules! dialect {
                 )
             }
 
-            async fn execute<'q, E>(connection: &mut Self::Connection, query: E) -> sqlx::Result<Self::QueryResult>
-            where
-                E: Execute<'q, Self> + 'q,
-            {
-                sqlx::Executor::execute(connection, query).await
-            }
-
-            async fn fetch_optional<'q, E>(
-                connection: &mut Self::Connection,
+            fn execute<'e, 'q: 'e, E>(
+                connection: &'e mut Self::Connection,
                 query: E,
-            ) -> sqlx::Result<Option<Self::Row>>
+            ) -> BoxFuture<'e, sqlx::Result<Self::QueryResult>>
             where
                 E: Execute<'q, Self> + 'q,
             {
-                sqlx::Executor::fetch_optional(connection, query).await
+                sqlx::Executor::execute(connection, query)
             }
 
-            async fn fetch_all<'q, E>(connection: &mut Self::Connection, query: E) -> sqlx::Result<Vec<Self::Row>>
+            fn fetch_optional<'e, 'q: 'e, E>(
+                connection: &'e mut Self::Connection,
+                query: E,
+            ) -> BoxFuture<'e, sqlx::Result<Option<Self::Row>>>
             where
                 E: Execute<'q, Self> + 'q,
             {
-                sqlx::Executor::fetch_all(connection, query).await
+                sqlx::Executor::fetch_optional(connection, query)
+            }
+
+            fn fetch_all<'e, 'q: 'e, E>(
+                connection: &'e mut Self::Connection,
+                query: E,
+            ) -> BoxFuture<'e, sqlx::Result<Vec<Self::Row>>>
+            where
+                E: Execute<'q, Self> + 'q,
+            {
+                sqlx::Executor::fetch_all(connection, query)
+            }
+
+            fn begin<'e>(
+                connection: &'e mut Self::Connection,
+                statement: &'static str,
+            ) -> BoxFuture<'e, sqlx::Result<()>> {
+                Box::pin(<Self as Database>::TransactionManager::begin(
+                    connection,
+                    Some(sqlx::SqlSafeStr::into_sql_str(statement)),
+                ))
+            }
+
+            fn commit(connection: &mut Self::Connection) -> BoxFuture<'_, sqlx::Result<()>> {
+                Box::pin(<Self as Database>::TransactionManager::commit(connection))
+            }
+
+            fn rollback(connection: &mut Self::Connection) -> BoxFuture<'_, sqlx::Result<()>> {
+                Box::pin(<Self as Database>::TransactionManager::rollback(connection))
             }
 
             fn integer(row: &Self::Row, index: usize) -> sqlx::Result<Option<i64>> {
@@ -202,3 +269,22 @@ dialect!(sqlx::Postgres, Flavor::Postgres, |_| None);
 dialect!(sqlx::MySql, Flavor::MySql, |result| Some(result.last_insert_id()));
 #[cfg(feature = "sqlite")]
 dialect!(sqlx::Sqlite, Flavor::Sqlite, |_| None);
+
+#[cfg(test)]
+mod tests {
+    use sea_query::Query;
+
+    use super::*;
+
+    #[test]
+    fn other_types_make_another_text_on_postgres() {
+        let sql = |value: Value| {
+            let update = Query::update().table("t").value("a", value).value("b", "*/ DROP").to_owned();
+            Flavor::Postgres.render(&update).unwrap().sql
+        };
+        assert_eq!(sql(1_i64.into()), r#"UPDATE "t" SET "a" = $1, "b" = $2 /* BigInt String */"#);
+        assert_eq!(sql(1_i32.into()), r#"UPDATE "t" SET "a" = $1, "b" = $2 /* Int String */"#);
+        assert_eq!(sql(1.5_f64.into()), r#"UPDATE "t" SET "a" = $1, "b" = $2 /* Double String */"#);
+        assert_eq!(sql(None::<f64>.into()), r#"UPDATE "t" SET "a" = $1, "b" = $2 /* Double String */"#);
+    }
+}

@@ -10,10 +10,10 @@
 //! `BEGIN` itself, and closing would lose an in-memory database.
 
 use sqlx::pool::PoolConnection;
-use sqlx::{Database, Execute, Pool, SqlSafeStr};
+use sqlx::{Database, Execute, Pool};
 use sqlx_core::transaction::TransactionManager;
 
-use crate::dialect::{Dialect, Flavor, Isolation};
+use crate::dialect::{BoxFuture, Dialect, Flavor, Isolation};
 
 /// A connection with what is known about its state.
 pub(crate) struct Lease<DB: Dialect> {
@@ -25,8 +25,6 @@ pub(crate) struct Lease<DB: Dialect> {
     /// An end of the transaction failed, so that sqlx and the server may disagree about it.
     broken: bool,
 }
-
-type Manager<DB> = <DB as Database>::TransactionManager;
 
 impl<DB: Dialect> Lease<DB> {
     pub(crate) async fn acquire(pool: &Pool<DB>) -> sqlx::Result<Self> {
@@ -41,7 +39,7 @@ impl<DB: Dialect> Lease<DB> {
                 // An isolation level set for a transaction that then fails to begin must not wait for the next borrower.
                 self.broken = true;
             } else {
-                let result = Manager::<DB>::begin(self.connection(), Some(statement.into_sql_str())).await;
+                let result = DB::begin(self.connection(), statement).await;
                 self.answered(result)?;
             }
         }
@@ -52,7 +50,7 @@ impl<DB: Dialect> Lease<DB> {
 
     pub(crate) async fn commit(&mut self) -> sqlx::Result<()> {
         self.in_flight = true;
-        let result = Manager::<DB>::commit(self.connection()).await;
+        let result = DB::commit(self.connection()).await;
         self.in_flight = false;
         self.open = result.is_err();
         result
@@ -64,31 +62,43 @@ impl<DB: Dialect> Lease<DB> {
             return;
         }
         self.in_flight = true;
-        let result = Manager::<DB>::rollback(self.connection()).await;
+        let result = DB::rollback(self.connection()).await;
         self.in_flight = false;
         self.open = result.is_err();
         self.broken |= result.is_err();
     }
 
-    pub(crate) async fn execute<'q>(&mut self, query: impl Execute<'q, DB> + 'q) -> sqlx::Result<DB::QueryResult> {
-        self.in_flight = true;
-        let result = DB::execute(self.connection(), query).await;
-        self.answered(result)
-    }
-
-    pub(crate) async fn fetch_optional<'q>(
-        &mut self,
+    pub(crate) fn execute<'e, 'q: 'e>(
+        &'e mut self,
         query: impl Execute<'q, DB> + 'q,
-    ) -> sqlx::Result<Option<DB::Row>> {
-        self.in_flight = true;
-        let result = DB::fetch_optional(self.connection(), query).await;
-        self.answered(result)
+    ) -> BoxFuture<'e, sqlx::Result<DB::QueryResult>> {
+        Box::pin(async move {
+            self.in_flight = true;
+            let result = DB::execute(self.connection(), query).await;
+            self.answered(result)
+        })
     }
 
-    pub(crate) async fn fetch_all<'q>(&mut self, query: impl Execute<'q, DB> + 'q) -> sqlx::Result<Vec<DB::Row>> {
-        self.in_flight = true;
-        let result = DB::fetch_all(self.connection(), query).await;
-        self.answered(result)
+    pub(crate) fn fetch_optional<'e, 'q: 'e>(
+        &'e mut self,
+        query: impl Execute<'q, DB> + 'q,
+    ) -> BoxFuture<'e, sqlx::Result<Option<DB::Row>>> {
+        Box::pin(async move {
+            self.in_flight = true;
+            let result = DB::fetch_optional(self.connection(), query).await;
+            self.answered(result)
+        })
+    }
+
+    pub(crate) fn fetch_all<'e, 'q: 'e>(
+        &'e mut self,
+        query: impl Execute<'q, DB> + 'q,
+    ) -> BoxFuture<'e, sqlx::Result<Vec<DB::Row>>> {
+        Box::pin(async move {
+            self.in_flight = true;
+            let result = DB::fetch_all(self.connection(), query).await;
+            self.answered(result)
+        })
     }
 
     /// The connection itself. What is done with it is not watched, so it counts as in flight until the next command
@@ -119,7 +129,7 @@ impl<DB: Dialect> Drop for Lease<DB> {
             connection.close_on_drop();
         } else if self.open {
             // Queued; sent when the connection arrives at the pool, before anybody else gets it.
-            Manager::<DB>::start_rollback(&mut connection);
+            <DB as Database>::TransactionManager::start_rollback(&mut connection);
         }
         if tokio::runtime::Handle::try_current().is_err() {
             // The way back to the pool needs a runtime, and sqlx panics without one. Closing the socket does not.

@@ -221,8 +221,9 @@ mod tests {
     use super::*;
 
     fn check(rendered: Result<Rendered, FenceError>, expected: &str) {
-        // sea-query leaves a space where SQLite has no lock clause.
-        assert_eq!(rendered.unwrap().sql.trim_end(), expected);
+        // Without the names of the types, and the space that sea-query leaves where SQLite has no lock clause.
+        let sql = rendered.unwrap().sql;
+        assert_eq!(sql.split(" /*").next().unwrap().trim_end(), expected);
     }
 
     #[test]

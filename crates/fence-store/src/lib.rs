@@ -9,6 +9,7 @@
 //!
 //! ```
 //! # use redlock_core::Grant;
+//! # #[cfg(feature = "sqlite")]
 //! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
 //! use fence_store::{FenceError, FenceStore, Row};
 //! use sea_query::{Expr, Query};

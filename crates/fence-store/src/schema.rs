@@ -70,7 +70,7 @@ impl LedgerTable {
     /// );
     /// assert_eq!(
     ///     ledger.sql(Flavor::Sqlite),
-    ///     r#"CREATE TABLE IF NOT EXISTS "fence_ledger" ( "resource" text NOT NULL PRIMARY KEY, "token" bigint NOT NULL DEFAULT 0, "transaction_id" bigint NOT NULL DEFAULT 0, "raised_at" text NOT NULL DEFAULT CURRENT_TIMESTAMP )"#
+    ///     r#"CREATE TABLE IF NOT EXISTS "fence_ledger" ( "resource" text NOT NULL PRIMARY KEY, "token" integer NOT NULL DEFAULT 0, "transaction_id" integer NOT NULL DEFAULT 0, "raised_at" text NOT NULL DEFAULT CURRENT_TIMESTAMP )"#
     /// );
     /// ```
     #[must_use]
@@ -96,7 +96,7 @@ impl LedgerTable {
             }
             Flavor::MySql => {
                 resource.var_binary(1024);
-                raised_at.custom("datetime(6)").default(Expr::cust("CURRENT_TIMESTAMP(6)"));
+                raised_at.custom("datetime(6)").extra("DEFAULT CURRENT_TIMESTAMP(6)");
             }
             Flavor::Sqlite => {
                 resource.text();

@@ -114,6 +114,7 @@ impl<DB: Dialect> FenceStore<DB> {
     /// came before the claim was read.
     ///
     /// ```no_run
+    /// # #[cfg(feature = "postgres")]
     /// # async fn example(store: fence_store::FenceStore<sqlx::Postgres>, grant: redlock_core::Grant)
     /// # -> Result<(), Box<dyn std::error::Error>> {
     /// use fence_store::Row;
@@ -163,6 +164,7 @@ impl<DB: Dialect> FenceStore<DB> {
     /// Opens a transaction that holds the ledger rows of the grant's resources, at read committed.
     ///
     /// ```no_run
+    /// # #[cfg(feature = "postgres")]
     /// # async fn example(store: fence_store::FenceStore<sqlx::Postgres>, guard: redlock_core::Grant)
     /// # -> Result<(), fence_store::FenceError> {
     /// let mut transaction = store.begin(&guard).await?;
@@ -219,6 +221,8 @@ impl<DB: Dialect> FenceStore<DB> {
     /// UPDATE `accounts` SET `balance` = ?, `fence_token` = LAST_INSERT_ID(?) WHERE `id` = ? AND `fence_token` < ? -- MySQL
     /// UPDATE "accounts" SET "balance" = ?, "fence_token" = ? WHERE "id" = ? AND "fence_token" < ? -- SQLite
     /// ```
+    ///
+    /// On Postgres the names of the values' types follow as a comment.
     ///
     /// One statement and one round trip, if it is applied. It protects this row and no more. If the new value depends on
     /// what was read, begin with [`claim`](Self::claim).

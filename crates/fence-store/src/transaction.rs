@@ -10,7 +10,7 @@ use redlock_core::{Grant, Resource};
 use sea_query::{QueryStatementWriter, UpdateStatement};
 use sqlx::Execute;
 
-use crate::dialect::Dialect;
+use crate::dialect::{BoxFuture, Dialect};
 use crate::error::FenceError;
 use crate::lease::Lease;
 use crate::row::{Row, Upsert};
@@ -79,10 +79,15 @@ impl<DB: Dialect> Transaction<DB> {
     ///
     /// # Cancel safety
     /// If the future is dropped, the transaction can only be rolled back; so do it by dropping it too.
-    pub async fn execute<'q>(&mut self, query: impl Execute<'q, DB> + 'q) -> Result<DB::QueryResult, FenceError> {
-        self.still_open()?;
-        let result = self.lease.execute(query).await;
-        self.watch(result.map_err(FenceError::of_statement)).await
+    pub fn execute<'e, 'q: 'e>(
+        &'e mut self,
+        query: impl Execute<'q, DB> + 'q,
+    ) -> BoxFuture<'e, Result<DB::QueryResult, FenceError>> {
+        Box::pin(async move {
+            self.still_open()?;
+            let result = self.lease.execute(query).await;
+            self.watch(result.map_err(FenceError::of_statement)).await
+        })
     }
 
     /// Runs a sqlx query and returns the first row, if there is one.
@@ -92,13 +97,15 @@ impl<DB: Dialect> Transaction<DB> {
     ///
     /// # Cancel safety
     /// As [`execute`](Self::execute).
-    pub async fn fetch_optional<'q>(
-        &mut self,
+    pub fn fetch_optional<'e, 'q: 'e>(
+        &'e mut self,
         query: impl Execute<'q, DB> + 'q,
-    ) -> Result<Option<DB::Row>, FenceError> {
-        self.still_open()?;
-        let result = self.lease.fetch_optional(query).await;
-        self.watch(result.map_err(FenceError::of_statement)).await
+    ) -> BoxFuture<'e, Result<Option<DB::Row>, FenceError>> {
+        Box::pin(async move {
+            self.still_open()?;
+            let result = self.lease.fetch_optional(query).await;
+            self.watch(result.map_err(FenceError::of_statement)).await
+        })
     }
 
     /// Runs a sqlx query and returns all rows.
@@ -108,10 +115,15 @@ impl<DB: Dialect> Transaction<DB> {
     ///
     /// # Cancel safety
     /// As [`execute`](Self::execute).
-    pub async fn fetch_all<'q>(&mut self, query: impl Execute<'q, DB> + 'q) -> Result<Vec<DB::Row>, FenceError> {
-        self.still_open()?;
-        let result = self.lease.fetch_all(query).await;
-        self.watch(result.map_err(FenceError::of_statement)).await
+    pub fn fetch_all<'e, 'q: 'e>(
+        &'e mut self,
+        query: impl Execute<'q, DB> + 'q,
+    ) -> BoxFuture<'e, Result<Vec<DB::Row>, FenceError>> {
+        Box::pin(async move {
+            self.still_open()?;
+            let result = self.lease.fetch_all(query).await;
+            self.watch(result.map_err(FenceError::of_statement)).await
+        })
     }
 
     /// Runs a sea-query statement and returns how many rows it affected, as the database counts them.

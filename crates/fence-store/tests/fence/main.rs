@@ -4,6 +4,8 @@
 //! `on_every_database!`, which adds `_postgres`, `_mariadb` and `_sqlite`. Each has a database of its own. A missing server
 //! is a failure that says how to get it.
 
+#![cfg(any(feature = "mysql", feature = "postgres", feature = "sqlite"))]
+
 mod interleavings;
 mod interrupted;
 mod ledger;

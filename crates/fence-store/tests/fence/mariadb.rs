@@ -1,1 +1,174 @@
-//! todo
+//! What only MySQL and MariaDB do.
+
+use fence_store::{Dialect, FenceError, Isolation};
+use sea_query::Query;
+use sqlx::MySql;
+
+use crate::support::{Bench, ISOLATIONS, account, assert_stale, grant, grant_of, run};
+
+/// Under a snapshot the stale holder's own view is old; the row it writes is not. With `innodb_snapshot_isolation` (on by
+/// default in newer releases) the server gives up such a transaction with error 1020.
+#[test]
+fn b61_a_stale_token_does_not_pass_on_an_old_snapshot_mariadb() {
+    run(async {
+        let bench = Bench::<MySql>::new(3).await;
+        let mut id = 0;
+        for setting in ["SET SESSION innodb_snapshot_isolation = OFF", "SET SESSION innodb_snapshot_isolation = ON"] {
+            let store = bench.another(2, Some(setting)).await;
+            for isolation in ISOLATIONS {
+                id += 1;
+                bench.insert_account(id, 0).await;
+                bench.insert_account(id + 100, 0).await;
+                // The old holder works under another resource's ledger row, so that only the row's own fence stands
+                // between. It reads another row: at serializable a read locks what it reads.
+                let old = grant_of("elsewhere", 7);
+                let mut transaction = store.begin_with(&old, isolation).await.unwrap();
+                let other = format!("SELECT balance FROM accounts WHERE id = {}", id + 100);
+                transaction.fetch_all(sqlx::AssertSqlSafe(other)).await.unwrap();
+                let newer = Query::update().value("balance", 8).to_owned();
+                bench.store.update(&grant(8), &account(id), &newer).await.unwrap();
+
+                let context = format!("{setting}, {isolation:?}");
+                let late = transaction.update(&account(id), Query::update().value("balance", 7)).await;
+                match late {
+                    Err(FenceError::Stale { .. }) => assert_stale(late, 7, 8),
+                    Err(FenceError::Conflict { .. }) => {
+                        assert!(setting.ends_with("ON") && isolation != Isolation::ReadCommitted, "{context}");
+                        let mut again = store.begin_with(&old, isolation).await.unwrap();
+                        assert_stale(again.update(&account(id), Query::update().value("balance", 7)).await, 7, 8);
+                    }
+                    other => panic!("{context}: {other:?}"),
+                }
+                assert!(transaction.commit().await.is_err());
+                assert_eq!(bench.balance(id).await, Some(8), "{context}");
+            }
+        }
+    });
+}
+
+#[test]
+fn b61_a_changed_record_is_a_conflict_mariadb() {
+    run(async {
+        let bench = Bench::<MySql>::new(3).await;
+        bench.insert_account(1, 0).await;
+        let store = bench.another(1, Some("SET SESSION innodb_snapshot_isolation = ON")).await;
+        let mut transaction = store.begin_with(&grant(1), Isolation::RepeatableRead).await.unwrap();
+        transaction.fetch_all("SELECT balance FROM accounts").await.unwrap();
+        bench.sql("UPDATE accounts SET balance = 5").await;
+        let late = transaction.execute("UPDATE accounts SET balance = 1").await;
+        assert!(late.is_err_and(|error| error.is_conflict()));
+        assert!(transaction.commit().await.is_err_and(|error| error.is_conflict()));
+        assert_eq!(bench.balance(1).await, Some(5));
+        assert_eq!(bench.number("SELECT COUNT(*) FROM fence_ledger").await, Some(0));
+    });
+}
+
+/// Error 1205 undoes one statement and leaves the transaction open with the earlier ones in it.
+#[test]
+fn b65_a_lock_wait_rolls_back_the_whole_transaction_mariadb() {
+    run(async {
+        let bench = Bench::<MySql>::new(2).await;
+        bench.insert_account(1, 0).await;
+        bench.insert_account(2, 0).await;
+        let impatient = bench.another(1, Some("SET SESSION innodb_lock_wait_timeout = 1")).await;
+        let mut blocker = bench.store.pool().acquire().await.unwrap();
+        MySql::execute(&mut blocker, "BEGIN").await.unwrap();
+        MySql::execute(&mut blocker, "UPDATE accounts SET balance = 9 WHERE id = 2").await.unwrap();
+
+        let mut transaction = impatient.begin(&grant(1)).await.unwrap();
+        transaction.execute("UPDATE accounts SET balance = 1 WHERE id = 1").await.unwrap();
+        let waited = transaction.execute("UPDATE accounts SET balance = 1 WHERE id = 2").await;
+        assert!(waited.is_err_and(|error| error.is_conflict()));
+        // Code that swallows the error and commits stores nothing.
+        assert!(transaction.execute("UPDATE accounts SET balance = 2 WHERE id = 1").await.is_err());
+        assert!(transaction.commit().await.is_err_and(|error| error.is_conflict()));
+        assert_eq!(bench.balance(1).await, Some(0));
+        assert_eq!(bench.number("SELECT COUNT(*) FROM fence_ledger").await, Some(0));
+
+        // A row's own fence: the same.
+        let waited = impatient.update(&grant(1), &account(2), Query::update().value("balance", 1)).await;
+        assert!(waited.as_ref().is_err_and(FenceError::is_conflict), "{waited:?}");
+        MySql::execute(&mut blocker, "ROLLBACK").await.unwrap();
+
+        // The one connection of the pool is clean.
+        let mut connection = impatient.pool().acquire().await.unwrap();
+        let row = MySql::fetch_optional(&mut connection, "SELECT CAST(@@in_transaction AS SIGNED)").await.unwrap();
+        assert_eq!(MySql::integer(&row.unwrap(), 0).unwrap(), Some(0));
+        drop(connection);
+        impatient.begin(&grant(1)).await.unwrap().commit().await.unwrap();
+    });
+}
+
+/// Error 1213 rolls back everything; the second ROLLBACK, ours, is no error, and nothing runs outside the fence then.
+#[test]
+fn b65_a_dead_lock_is_a_conflict_and_ends_the_transaction_mariadb() {
+    run(async {
+        let bench = Bench::<MySql>::new(2).await;
+        for id in 1..=50 {
+            bench.insert_account(id, 0).await;
+        }
+        let store = bench.another(1, None).await;
+        let mut transaction = store.begin(&grant(1)).await.unwrap();
+        transaction.execute("UPDATE accounts SET balance = 1 WHERE id = 1").await.unwrap();
+        // Has changed more rows, so that the other one is the victim.
+        let mut heavier = bench.store.pool().acquire().await.unwrap();
+        MySql::execute(&mut heavier, "BEGIN").await.unwrap();
+        MySql::execute(&mut heavier, "UPDATE accounts SET balance = 9 WHERE 1 < id").await.unwrap();
+
+        let (blocked, victim) = tokio::join!(
+            MySql::execute(&mut heavier, "UPDATE accounts SET balance = 9 WHERE id = 1"),
+            transaction.execute("UPDATE accounts SET balance = 1 WHERE id = 2"),
+        );
+        assert!(victim.is_err_and(|error| error.is_conflict()));
+        blocked.unwrap();
+        MySql::execute(&mut heavier, "COMMIT").await.unwrap();
+
+        // The server would run this on its own, as no transaction is open any more.
+        assert!(transaction.execute("UPDATE accounts SET balance = 2 WHERE id = 3").await.is_err());
+        assert!(transaction.commit().await.is_err_and(|error| error.is_conflict()));
+        assert_eq!(bench.number("SELECT COUNT(*) FROM accounts WHERE balance = 9").await, Some(50));
+        assert_eq!(bench.number("SELECT COUNT(*) FROM fence_ledger").await, Some(0));
+        store.begin(&grant(1)).await.unwrap().commit().await.unwrap();
+    });
+}
+
+/// The same dead-lock on the bare connection, where it goes by unseen: the commit notices that the transaction is gone.
+#[test]
+fn a_dead_lock_on_the_bare_connection_is_noticed_at_commit() {
+    run(async {
+        let bench = Bench::<MySql>::new(2).await;
+        for id in 1..=50 {
+            bench.insert_account(id, 0).await;
+        }
+        let mut transaction = bench.store.begin(&grant(1)).await.unwrap();
+        let connection = transaction.connection().await.unwrap();
+        MySql::execute(connection, "UPDATE accounts SET balance = 1 WHERE id = 1").await.unwrap();
+        let mut heavier = bench.store.pool().acquire().await.unwrap();
+        MySql::execute(&mut heavier, "BEGIN").await.unwrap();
+        MySql::execute(&mut heavier, "UPDATE accounts SET balance = 9 WHERE 1 < id").await.unwrap();
+        let (blocked, victim) = tokio::join!(
+            MySql::execute(&mut heavier, "UPDATE accounts SET balance = 9 WHERE id = 1"),
+            MySql::execute(connection, "UPDATE accounts SET balance = 1 WHERE id = 2"),
+        );
+        blocked.unwrap();
+        assert!(victim.is_err());
+        MySql::execute(&mut heavier, "COMMIT").await.unwrap();
+        assert!(transaction.commit().await.is_err());
+        assert_eq!(bench.number("SELECT COUNT(*) FROM fence_ledger").await, Some(0));
+    });
+}
+
+/// A duplicate of another unique key is the caller's business, not a row that somebody else inserted.
+#[test]
+fn an_insert_that_violates_another_key_is_an_error_mariadb() {
+    run(async {
+        let bench = Bench::<MySql>::new(2).await;
+        bench.sql("ALTER TABLE accounts ADD UNIQUE KEY (n)").await;
+        bench.insert_account(1, 0).await;
+        let clash = fence_store::Upsert::new().value("n", 0);
+        let refused = bench.store.upsert(&grant(1), &account(2), &clash).await;
+        assert!(matches!(refused, Err(FenceError::Database { .. })), "{refused:?}");
+        assert_eq!(bench.number("SELECT COUNT(*) FROM accounts").await, Some(1));
+        assert_eq!(bench.number("SELECT fence_token FROM accounts WHERE id = 1").await, Some(0));
+    });
+}

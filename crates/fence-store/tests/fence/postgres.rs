@@ -1,1 +1,185 @@
-//! todo
+//! What only Postgres does.
+
+use fence_store::{Dialect, FenceError, FenceStore, Isolation};
+use redlock_bench::eventually;
+use sea_query::Query;
+use sqlx::Postgres;
+
+use crate::ledger::crowd;
+use crate::support::{
+    Bench, DEADLINE, ISOLATIONS, account, assert_stale, database_on, execute, grant, grant_of, number, pool, run,
+};
+
+/// Under a snapshot the stale holder's own view is old; the row it writes is not.
+#[test]
+fn b61_a_stale_token_does_not_pass_on_an_old_snapshot_postgres() {
+    run(async {
+        let bench = Bench::<Postgres>::new(3).await;
+        for (id, isolation) in (1..).zip(ISOLATIONS) {
+            bench.insert_account(id, 0).await;
+            // The old holder works under another resource's ledger row, so that only the row's own fence stands between.
+            let old = grant_of("elsewhere", 7);
+            let mut transaction = bench.store.begin_with(&old, isolation).await.unwrap();
+            transaction.fetch_all("SELECT balance FROM accounts").await.unwrap();
+            let newer = Query::update().value("balance", 8).to_owned();
+            bench.store.update(&grant(8), &account(id), &newer).await.unwrap();
+
+            let late = transaction.update(&account(id), Query::update().value("balance", 7)).await;
+            if isolation == Isolation::ReadCommitted {
+                assert_stale(late, 7, 8);
+            } else {
+                assert!(late.as_ref().is_err_and(FenceError::is_conflict), "{isolation:?}: {late:?}");
+                let mut again = bench.store.begin_with(&old, isolation).await.unwrap();
+                assert_stale(again.update(&account(id), Query::update().value("balance", 7)).await, 7, 8);
+            }
+            assert!(transaction.commit().await.is_err());
+            assert_eq!(bench.balance(id).await, Some(8), "{isolation:?}");
+        }
+    });
+}
+
+#[test]
+fn b65_a_lock_wait_rolls_back_the_whole_transaction_postgres() {
+    run(async {
+        let bench = Bench::<Postgres>::new(2).await;
+        bench.insert_account(1, 0).await;
+        bench.insert_account(2, 0).await;
+        let impatient = bench.another(1, Some("SET lock_timeout = '50ms'")).await;
+        let mut blocker = bench.store.pool().acquire().await.unwrap();
+        Postgres::execute(&mut blocker, "BEGIN").await.unwrap();
+        Postgres::execute(&mut blocker, "UPDATE accounts SET balance = 9 WHERE id = 2").await.unwrap();
+
+        let mut transaction = impatient.begin(&grant(1)).await.unwrap();
+        transaction.execute("UPDATE accounts SET balance = 1 WHERE id = 1").await.unwrap();
+        let waited = transaction.execute("UPDATE accounts SET balance = 1 WHERE id = 2").await;
+        assert!(waited.is_err_and(|error| error.is_conflict()));
+        assert!(transaction.commit().await.is_err_and(|error| error.is_conflict()));
+        Postgres::execute(&mut blocker, "ROLLBACK").await.unwrap();
+
+        assert_eq!(bench.balance(1).await, Some(0));
+        assert_eq!(bench.number("SELECT COUNT(*) FROM fence_ledger").await, Some(0));
+        impatient.begin(&grant(1)).await.unwrap().commit().await.unwrap();
+    });
+}
+
+/// On a server of its own, whose log nobody else writes to.
+#[test]
+fn b67_first_writes_in_a_crowd_make_no_noise_in_the_log_postgres() {
+    run(async {
+        let server = redlock_bench::sql::Postgres::start().unwrap();
+        let (url, _) = database_on::<Postgres>(server.url()).await;
+        let bench = Bench::<Postgres>::on(url, 32).await;
+        crowd(&bench, bench.store.clone()).await;
+        bench.store.pool().close().await;
+        let log = server.log();
+        let noise: Vec<_> = log.lines().filter(|line| line.contains("ERROR") || line.contains("deadlock")).collect();
+        assert_eq!(noise, Vec::<&str>::new());
+    });
+}
+
+/// sqlx keeps prepared statements by their text, and would send eight bytes of a float for the integer that was there
+/// first.
+#[test]
+fn a_value_of_another_type_in_the_same_place_is_not_misread() {
+    run(async {
+        let bench = Bench::<Postgres>::new(1).await;
+        bench.insert_account(1, 0).await;
+        for (token, value) in
+            [(1, sea_query::Value::from(7_i64)), (2, 7_i32.into()), (3, 7_f64.into()), (4, 7_i16.into())]
+        {
+            let write = Query::update().value("balance", value).to_owned();
+            bench.store.update(&grant(token), &account(1), &write).await.unwrap();
+            assert_eq!(bench.balance(1).await, Some(7), "token {token}");
+        }
+    });
+}
+
+/// A session that is ended from outside takes its transaction with it, and says so.
+#[test]
+fn a_terminated_session_leaves_nothing_behind() {
+    run(async {
+        let bench = Bench::<Postgres>::new(2).await;
+        bench.insert_account(1, 0).await;
+        let far = FenceStore::new(pool::<Postgres>(&bench.url, 1, None).await);
+        let mut transaction = far.begin(&grant(1)).await.unwrap();
+        transaction.execute("UPDATE accounts SET balance = 1").await.unwrap();
+        let row = transaction.fetch_optional("SELECT pg_backend_pid()::bigint").await.unwrap().unwrap();
+        let pid = Postgres::integer(&row, 0).unwrap().unwrap();
+        let ticket = transaction.ticket();
+        bench.number(format!("SELECT 1::bigint FROM pg_terminate_backend({pid})")).await;
+
+        let committed = transaction.commit().await;
+        assert!(matches!(committed, Err(FenceError::Unknown { .. })), "{committed:?}");
+        assert_eq!(bench.store.settle(&ticket).await.unwrap(), fence_store::Settled::NotCommitted);
+        assert_eq!(bench.balance(1).await, Some(0));
+        far.begin(&grant(2)).await.unwrap().commit().await.unwrap();
+    });
+}
+
+/// A commit that fails at its last moment is no unknown: the database said what it did.
+#[test]
+fn an_error_at_commit_is_told_as_one_at_a_statement() {
+    run(async {
+        let bench = Bench::<Postgres>::new(2).await;
+        bench.sql("CREATE TABLE late (id BIGINT UNIQUE DEFERRABLE INITIALLY DEFERRED)").await;
+        let mut transaction = bench.store.begin(&grant(1)).await.unwrap();
+        transaction.execute("INSERT INTO late VALUES (1), (1)").await.unwrap();
+        let committed = transaction.commit().await;
+        assert!(matches!(committed, Err(FenceError::Database { .. })), "{committed:?}");
+
+        // Two serializable transactions that read what the other one writes.
+        let (mut one, mut two) = (
+            bench.store.begin_with(&grant_of("one", 1), Isolation::Serializable).await.unwrap(),
+            bench.store.begin_with(&grant_of("two", 1), Isolation::Serializable).await.unwrap(),
+        );
+        for (transaction, id) in [(&mut one, 1), (&mut two, 2)] {
+            transaction.fetch_all("SELECT * FROM accounts").await.unwrap();
+            let insert = Query::insert().into_table("accounts").columns(["id"]).values_panic([id.into()]).to_owned();
+            transaction.run(&insert).await.unwrap();
+        }
+        one.commit().await.unwrap();
+        let skewed = two.commit().await;
+        assert!(skewed.as_ref().is_err_and(FenceError::is_conflict), "{skewed:?}");
+        assert_eq!(bench.number("SELECT COUNT(*) FROM accounts").await, Some(1));
+    });
+}
+
+/// The future is dropped while its statement waits for a lock, when the server cannot be asked to stop.
+#[test]
+fn a_statement_dropped_while_it_waits_for_a_lock_is_undone_when_the_wait_ends() {
+    run(async {
+        let bench = Bench::<Postgres>::new(4).await;
+        bench.insert_account(1, 0).await;
+        let observer = pool::<Postgres>(&bench.url, 1, None).await;
+        let blocker = bench.store.begin(&grant_of("other", 1)).await.unwrap();
+        let mut blocker = blocker;
+        blocker.execute("UPDATE accounts SET balance = 5").await.unwrap();
+        {
+            let mut transaction = bench.store.begin(&grant(1)).await.unwrap();
+            let waiting = "SELECT COUNT(*) FROM pg_stat_activity WHERE datname = current_database() \
+                           AND wait_event_type = 'Lock'";
+            let waits = eventually(DEADLINE, || async {
+                match number(&observer, waiting).await {
+                    Some(1) => Ok(()),
+                    other => Err(format!("{other:?} are waiting")),
+                }
+            });
+            tokio::select! {
+                _ = transaction.execute("UPDATE accounts SET balance = 9") => panic!("the row is locked"),
+                waits = waits => waits.unwrap(),
+            }
+        }
+        blocker.commit().await.unwrap();
+        eventually(DEADLINE, || async {
+            match number(&observer, <Postgres as crate::support::TestDb>::OPEN_TRANSACTIONS).await {
+                Some(0) => Ok(()),
+                other => Err(format!("{other:?} are open")),
+            }
+        })
+        .await
+        .unwrap();
+        assert_eq!(bench.balance(1).await, Some(5));
+        execute(bench.store.pool(), "UPDATE accounts SET balance = 6").await.unwrap();
+        assert_eq!(number(&observer, "SELECT balance FROM accounts").await, Some(6));
+    });
+}

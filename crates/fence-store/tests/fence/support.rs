@@ -46,6 +46,16 @@ impl<DB: TestDb> Bench<DB> {
         bench
     }
 
+    /// The same in a database that is there already.
+    #[cfg(feature = "postgres")]
+    pub(crate) async fn on(url: String, connections: u32) -> Self {
+        let store = FenceStore::new(pool(&url, connections, None).await);
+        store.install_schema().await.unwrap();
+        execute(store.pool(), ACCOUNTS).await.unwrap();
+        let _folder = None;
+        Self { url, store, _folder }
+    }
+
     /// With nothing in it.
     pub(crate) async fn empty(connections: u32) -> Self {
         let (url, folder) = DB::new_database().await;
@@ -80,6 +90,8 @@ pub(crate) async fn pool<DB: TestDb>(url: &str, connections: u32, first: Option<
     PoolOptions::<DB>::new()
         .max_connections(connections)
         .acquire_timeout(Duration::from_secs(60))
+        // The first thing to travel is the statement of the test, not a ping.
+        .test_before_acquire(false)
         .after_connect(move |connection, _| {
             Box::pin(async move {
                 if let Some(first) = first {

@@ -121,10 +121,8 @@ async fn resources_are_told_apart<DB: TestDb>() {
     let longest = "é".repeat(512);
     let nearly = format!("{}e", "é".repeat(511));
     let names = ["a", "A", "a ", "a  ", " a", "ä", "a\u{308}", "ß", "ss", "a%", "a_", "a'\"`\\", &longest, &nearly];
-    let mut token = 1;
-    for name in names {
+    for (name, token) in names.iter().zip(1..) {
         bench.store.claim_resources(&grant_of(name, token)).await.unwrap();
-        token += 1;
     }
     // Each kept its own token: had two been one row, the lower one would have been raised.
     for (name, token) in names.iter().zip(1..) {
