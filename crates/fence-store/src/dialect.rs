@@ -277,6 +277,21 @@ mod tests {
     use super::*;
 
     #[test]
+    fn golden_sql_of_beginning() {
+        use Isolation::{ReadCommitted, RepeatableRead, Serializable};
+        for (isolation, name) in
+            [(ReadCommitted, "READ COMMITTED"), (RepeatableRead, "REPEATABLE READ"), (Serializable, "SERIALIZABLE")]
+        {
+            let level = ["ISOLATION LEVEL", name].join(" ");
+            assert_eq!(Flavor::Postgres.begin(isolation), [["BEGIN", &level].join(" ")]);
+            let set = ["SET TRANSACTION", &level].join(" ");
+            assert_eq!(Flavor::MySql.begin(isolation), [set.as_str(), "BEGIN"]);
+            // Never a plain BEGIN: some transactions of ours look first and write later.
+            assert_eq!(Flavor::Sqlite.begin(isolation), ["BEGIN IMMEDIATE"]);
+        }
+    }
+
+    #[test]
     fn other_types_make_another_text_on_postgres() {
         let sql = |value: Value| {
             let update = Query::update().table("t").value("a", value).value("b", "*/ DROP").to_owned();

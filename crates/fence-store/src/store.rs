@@ -23,6 +23,19 @@ use crate::write::{self, Applied};
 /// How often an operation that runs as a whole here is run again when it lost a race. Others made progress each time.
 const RACES_MAX: usize = 10;
 
+/// Runs an attempt again while it loses races, each time as a whole: nothing of a lost one was kept.
+macro_rules! raced {
+    ($attempt:expr) => {{
+        let mut race = 1;
+        loop {
+            match $attempt.await {
+                Err(error) if error.is_lost_race() && race < RACES_MAX => race += 1,
+                result => break result,
+            }
+        }
+    }};
+}
+
 /// A database whose writes are fenced: a sqlx pool, and the name of the ledger's table in it.
 ///
 /// Cloning is cheap; clones share the pool.
@@ -143,7 +156,8 @@ impl<DB: Dialect> FenceStore<DB> {
     ) -> Result<Claim<DB>, FenceError> {
         let grant = grant.as_ref();
         let columns: Vec<_> = columns.into_iter().map(IntoColumnRef::into_column_ref).collect();
-        let result = self.try_claim(grant, row, &ReturningClause::Columns(columns)).await;
+        let columns = ReturningClause::Columns(columns);
+        let result = raced!(self.try_claim(grant, row, &columns));
         record::<DB, _>("claim", &result);
         Ok(Claim { store: self.clone(), grant: grant.clone(), row: row.clone().may_rewrite(), read: result? })
     }
@@ -201,13 +215,7 @@ impl<DB: Dialect> FenceStore<DB> {
         grant: &(impl AsRef<Grant> + Sync),
         isolation: Isolation,
     ) -> Result<Transaction<DB>, FenceError> {
-        let mut race = 1;
-        let result = loop {
-            match self.try_begin(grant.as_ref(), isolation).await {
-                Err(error) if error.is_lost_race() && race < RACES_MAX => race += 1,
-                result => break result,
-            }
-        };
+        let result = raced!(self.try_begin(grant.as_ref(), isolation));
         record::<DB, _>("begin", &result);
         result
     }
@@ -266,13 +274,7 @@ impl<DB: Dialect> FenceStore<DB> {
         upsert: &Upsert,
     ) -> Result<Applied, FenceError> {
         let grant = grant.as_ref();
-        let mut race = 1;
-        let result = loop {
-            match self.try_upsert(grant, row, upsert).await {
-                Err(error) if error.is_lost_race() && race < RACES_MAX => race += 1,
-                result => break result,
-            }
-        };
+        let result = raced!(self.try_upsert(grant, row, upsert));
         record::<DB, _>("upsert", &result);
         result
     }
@@ -288,13 +290,7 @@ impl<DB: Dialect> FenceStore<DB> {
     /// As [`update`](Self::update).
     pub async fn delete(&self, grant: &(impl AsRef<Grant> + Sync), row: &Row) -> Result<Applied, FenceError> {
         let grant = grant.as_ref();
-        let mut race = 1;
-        let result = loop {
-            match self.try_delete(grant, row).await {
-                Err(error) if error.is_lost_race() && race < RACES_MAX => race += 1,
-                result => break result,
-            }
-        };
+        let result = raced!(self.try_delete(grant, row));
         record::<DB, _>("delete", &result);
         result
     }
@@ -370,13 +366,7 @@ impl<DB: Dialect> FenceStore<DB> {
     async fn raced_update(&self, grant: &Grant, row: &Row, statement: &UpdateStatement) -> Result<Applied, FenceError> {
         let fenced = row.update(DB::FLAVOR, grant.token(), statement)?;
         let statement = DB::FLAVOR.render(&fenced)?;
-        let mut race = 1;
-        loop {
-            match self.try_update(grant, row, &statement).await {
-                Err(error) if error.is_lost_race() && race < RACES_MAX => race += 1,
-                result => return result,
-            }
-        }
+        raced!(self.try_update(grant, row, &statement))
     }
 
     async fn try_update(&self, grant: &Grant, row: &Row, statement: &Rendered) -> Result<Applied, FenceError> {
