@@ -6,6 +6,7 @@
     reason = "a task talks to whoever runs it"
 )]
 
+mod bench;
 mod fix;
 mod packages;
 mod run;
@@ -21,6 +22,7 @@ use anyhow::{Result, bail};
 const USAGE: &str = "\
 usage: cargo xtask <verb>
 
+  bench [--quick] [--json]     what a lock costs next to a plain fan-out, and with servers down, on servers of its own
   verify                       everything that reads and nothing that writes: format, lints, docs, tidy, each feature alone
   fix                          lets rustfmt and clippy write what they can
   tidy                         the rules of this code base that no general tool knows
@@ -44,6 +46,7 @@ fn choose(words: &[&str]) -> Result<()> {
         ["fix"] => fix::run(),
         ["tidy"] => tidy::run(),
         ["test", rest @ ..] => test::run(rest),
+        ["bench", rest @ ..] => bench::run(rest),
         [] | ["help" | "--help" | "-h"] => {
             println!("{USAGE}");
             Ok(())

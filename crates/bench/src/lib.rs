@@ -8,15 +8,17 @@
 //!   eventually   the one way in which a test waits        process   what starts, freezes and kills all servers
 //! ```
 //!
-//! It does not know the library: nothing here depends on the crates that are tested, so that a mistake in them cannot
-//! hide in the instrument that should find it. A server that is not installed is an error that says how to get it,
-//! never a reason to skip.
+//! It does not know the library: nothing of this depends on the crates that are tested, so that a mistake in them cannot
+//! hide in the instrument that should find it. (`load`, which compares what a lock costs, does know it, behind the
+//! feature of that name.) A server that is not installed is an error that says how to get it, never a reason to skip.
 //!
 //! Waiting is real here. Do not use it under tokio's paused clock, where a timeout passes while a server is starting.
 
 pub mod deaf_port;
 mod error;
 pub mod eventually;
+#[cfg(feature = "load")]
+pub mod load;
 pub mod observer;
 pub mod ports;
 pub mod probe;

@@ -1,0 +1,83 @@
+//! What does a decision cost, apart from all I/O? And what does the whole way through the client cost when nodes answer
+//! at once, from memory? Run with `cargo bench -p redlock-bench --features load`.
+//!
+//! These catch a rule that has become expensive. What a lock costs in the world is the business of `cargo xtask bench`.
+
+use std::hint::black_box;
+use std::sync::Arc;
+use std::time::Duration;
+
+use criterion::{Criterion, criterion_group, criterion_main};
+use redlock_backends::MemoryNode;
+use redlock_core::attempt::{AcquireVote, Attempt, RaiseVote, Step};
+use redlock_core::mint::Mint;
+use redlock_core::tally::Tally;
+use redlock_core::validity::{Drift, validity};
+use redlock_core::{FencingToken, LockNode, Redlock, Ttl};
+
+const NODES: usize = 5;
+
+fn token(value: i64) -> FencingToken {
+    FencingToken::assume_granted(value).expect("a small positive number is a token")
+}
+
+fn pure(c: &mut Criterion) {
+    c.bench_function("tally/three of five", |b| {
+        b.iter(|| {
+            let mut tally = Tally::new(black_box(NODES));
+            for node in 0..3 {
+                tally.count(node, true);
+                black_box(tally.decision());
+            }
+        });
+    });
+
+    c.bench_function("mint/a quorum that agrees", |b| {
+        b.iter(|| {
+            let mut mint = Mint::new(black_box(NODES));
+            for node in 0..3 {
+                mint.heard(node, token(7));
+            }
+            black_box(mint.minting())
+        });
+    });
+
+    let (ttl, drift) = (Ttl::new(Duration::from_secs(10)).expect("ten seconds are a ttl"), Drift::default());
+    c.bench_function("validity", |b| {
+        b.iter(|| validity(black_box(ttl), black_box(Duration::from_micros(300)), black_box(drift)));
+    });
+
+    c.bench_function("attempt/won at the third vote", |b| {
+        b.iter(|| {
+            let mut attempt = Attempt::new(black_box(NODES));
+            (0..3).map(|node| attempt.on_acquire(node, AcquireVote::Granted { counter: 7 })).last()
+        });
+    });
+
+    c.bench_function("attempt/won after a raise", |b| {
+        b.iter(|| {
+            let mut attempt = Attempt::new(black_box(NODES));
+            let counters = [101, 2, 2].into_iter().enumerate();
+            let votes = counters.map(|(node, counter)| attempt.on_acquire(node, AcquireVote::Granted { counter }));
+            let Some(Step::Raise(to)) = votes.last() else { unreachable!("the counters differ") };
+            (1..3).map(|node| attempt.on_raise(node, to, RaiseVote::At(to.as_counter()))).last()
+        });
+    });
+}
+
+fn in_memory(c: &mut Criterion) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    let nodes = (0..NODES).map(|node| Arc::new(MemoryNode::new(format!("memory {node}"))) as Arc<dyn LockNode>);
+    let redlock = Redlock::builder().nodes(nodes).build().expect("the defaults suit five nodes");
+    let redlock = &redlock;
+
+    c.bench_function("acquire + release/five nodes in memory", |b| {
+        b.to_async(&runtime).iter(|| async move {
+            let guard = redlock.try_acquire("orders/42").await.expect("nobody else is there");
+            guard.release().await.outcome
+        });
+    });
+}
+
+criterion_group!(benches, pure, in_memory);
+criterion_main!(benches);
