@@ -5,8 +5,6 @@ use anyhow::Result;
 use crate::run::{self, cargo};
 
 pub(crate) fn run() -> Result<()> {
-    run::run(&mut cargo(
-        "clippy --fix --allow-dirty --allow-staged --workspace --all-targets --all-features",
-    ))?;
+    run::run(&mut cargo("clippy --fix --allow-dirty --allow-staged --workspace --all-targets --all-features"))?;
     run::run(&mut cargo("fmt --all"))
 }

@@ -18,10 +18,7 @@ impl Package {
     /// The arguments that select this package with no feature, and with each of its features alone.
     pub(crate) fn alone(&self) -> Vec<String> {
         let none = format!("--package {} --no-default-features", self.name);
-        let each = self
-            .features
-            .iter()
-            .map(|feature| format!("{none} --features {feature}"));
+        let each = self.features.iter().map(|feature| format!("{none} --features {feature}"));
         std::iter::once(none.clone()).chain(each).collect()
     }
 }
@@ -42,19 +39,9 @@ pub(crate) fn packages() -> Result<Vec<Package>> {
 
 fn read(package: &Value) -> Result<Package> {
     let name = package["name"].as_str().context("a package has a name")?.to_owned();
-    let features = package["features"]
-        .as_object()
-        .context("a package lists its features")?;
-    let features = features
-        .keys()
-        .filter(|feature| *feature != "default")
-        .cloned()
-        .collect();
+    let features = package["features"].as_object().context("a package lists its features")?;
+    let features = features.keys().filter(|feature| *feature != "default").cloned().collect();
     let targets = package["targets"].as_array().context("a package lists its targets")?;
     let has_library = targets.iter().any(|target| target["kind"][0] == "lib");
-    Ok(Package {
-        name,
-        features,
-        has_library,
-    })
+    Ok(Package { name, features, has_library })
 }

@@ -8,9 +8,7 @@ use anyhow::{Context, Result, ensure};
 
 /// The root of the workspace.
 pub(crate) fn root() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-        .parent()
-        .expect("this package lies in the workspace")
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("this package lies in the workspace")
 }
 
 /// The cargo that runs this task, with arguments separated by spaces.
@@ -24,25 +22,16 @@ pub(crate) fn cargo(arguments: &str) -> Command {
 /// Runs a command with its output shown; it must succeed.
 pub(crate) fn run(command: &mut Command) -> Result<()> {
     announce(command);
-    let status = command
-        .status()
-        .with_context(|| format!("{} cannot be run", shown(command)))?;
+    let status = command.status().with_context(|| format!("{} cannot be run", shown(command)))?;
     ensure!(status.success(), "{} ended with {status}", shown(command));
     Ok(())
 }
 
 /// Runs a command quietly; gives what it wrote. It must succeed.
 pub(crate) fn output(command: &mut Command) -> Result<String> {
-    let output = command
-        .output()
-        .with_context(|| format!("{} cannot be run", shown(command)))?;
+    let output = command.output().with_context(|| format!("{} cannot be run", shown(command)))?;
     let complaint = String::from_utf8_lossy(&output.stderr);
-    ensure!(
-        output.status.success(),
-        "{} ended with {}:\n{complaint}",
-        shown(command),
-        output.status
-    );
+    ensure!(output.status.success(), "{} ended with {}:\n{complaint}", shown(command), output.status);
     Ok(String::from_utf8(output.stdout)?)
 }
 
@@ -60,16 +49,10 @@ pub(crate) fn watch(command: &mut Command) -> Result<(ExitStatus, String)> {
         .stderr(Stdio::piped())
         .spawn()
         .with_context(|| format!("{} cannot be run", shown(command)))?;
-    let (stdout, stderr) = (
-        child.stdout.take().context("no output")?,
-        child.stderr.take().context("no output")?,
-    );
+    let (stdout, stderr) = (child.stdout.take().context("no output")?, child.stderr.take().context("no output")?);
     let (heard, overheard) = std::thread::scope(|scope| {
         let aside = scope.spawn(|| relay(stderr, |line| eprintln!("{line}")));
-        (
-            relay(stdout, |line| println!("{line}")),
-            aside.join().expect("relaying lines does not panic"),
-        )
+        (relay(stdout, |line| println!("{line}")), aside.join().expect("relaying lines does not panic"))
     });
     Ok((child.wait()?, heard + &overheard))
 }

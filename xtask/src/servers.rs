@@ -21,11 +21,7 @@ const REQUIREMENTS: [Requirement; 5] = [
         check: "command -v redis-server || command -v valkey-server",
         package: "redis-server",
     },
-    Requirement {
-        what: "mariadbd",
-        check: "command -v mariadbd",
-        package: "mariadb-server",
-    },
+    Requirement { what: "mariadbd", check: "command -v mariadbd", package: "mariadb-server" },
     Requirement {
         what: "the Postgres server",
         check: "test -x \"$(pg_config --bindir)/postgres\" || ls /usr/lib/postgresql/*/bin/postgres",
@@ -49,10 +45,7 @@ pub(crate) fn ensure_installed(install: bool) -> Result<()> {
         apt_install(missing)?;
     }
     let missing = missing();
-    let list: String = missing
-        .iter()
-        .map(|requirement| format!("\n  {}", requirement.what))
-        .collect();
+    let list: String = missing.iter().map(|requirement| format!("\n  {}", requirement.what)).collect();
     let packages = packages(&missing);
     ensure!(
         missing.is_empty(),
@@ -62,10 +55,7 @@ pub(crate) fn ensure_installed(install: bool) -> Result<()> {
 }
 
 fn missing() -> Vec<&'static Requirement> {
-    REQUIREMENTS
-        .iter()
-        .filter(|requirement| !succeeds(&mut shell(requirement.check)))
-        .collect()
+    REQUIREMENTS.iter().filter(|requirement| !succeeds(&mut shell(requirement.check))).collect()
 }
 
 /// Brings the packages. Their own services may start; they listen on their default ports, far from those of the bench.
@@ -84,27 +74,19 @@ fn apt(command: &str) -> Command {
     let is_root = output(Command::new("id").arg("-u")).is_ok_and(|id| id.trim() == "0");
     let sudo = if is_root { "" } else { "sudo " };
     // A lock held by another apt is waited for; a package that wants to ask something takes its default.
-    let mut apt = shell(&format!(
-        "{sudo}env DEBIAN_FRONTEND=noninteractive {command} -o DPkg::Lock::Timeout=300"
-    ));
+    let mut apt = shell(&format!("{sudo}env DEBIAN_FRONTEND=noninteractive {command} -o DPkg::Lock::Timeout=300"));
     apt.stdin(std::process::Stdio::null());
     apt
 }
 
 fn packages(requirements: &[&Requirement]) -> String {
-    requirements
-        .iter()
-        .map(|requirement| requirement.package)
-        .collect::<Vec<_>>()
-        .join(" ")
+    requirements.iter().map(|requirement| requirement.package).collect::<Vec<_>>().join(" ")
 }
 
 /// A shell that also looks where servers live, which is not on everybody's search path.
 fn shell(script: &str) -> Command {
     let path = std::env::var("PATH").unwrap_or_default();
     let mut shell = Command::new("sh");
-    shell
-        .args(["-c", script])
-        .env("PATH", format!("{path}:/usr/local/sbin:/usr/sbin:/sbin"));
+    shell.args(["-c", script]).env("PATH", format!("{path}:/usr/local/sbin:/usr/sbin:/sbin"));
     shell
 }

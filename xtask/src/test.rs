@@ -37,10 +37,7 @@ fn everything(filter: &[&str]) -> Result<Counts> {
     let mut counts = runner.count("--workspace --all-features", filter)?;
     if filter.is_empty() {
         counts += doctests()?;
-        for package in packages()?
-            .iter()
-            .filter(|package| package.has_library && !package.features.is_empty())
-        {
+        for package in packages()?.iter().filter(|package| package.has_library && !package.features.is_empty()) {
             for selection in package.alone() {
                 counts += runner.count(&format!("{selection} --lib"), &[])?;
             }
@@ -79,10 +76,7 @@ impl Runner {
                 let mut nextest = cargo(&format!("nextest run {selection} --no-fail-fast --no-tests {no_tests}"));
                 let (status, heard) = watch(nextest.args(filter))?;
                 let summary = Counts::of_nextest(&heard)?;
-                ensure!(
-                    summary.is_some() || !status.success(),
-                    "nextest ended well and gave no summary"
-                );
+                ensure!(summary.is_some() || !status.success(), "nextest ended well and gave no summary");
                 let mut counts = summary.unwrap_or_default().or_one_failure(status);
                 if !filter.is_empty() {
                     // What the filter leaves out was not asked for.
@@ -91,11 +85,7 @@ impl Runner {
                 Ok(counts)
             }
             Self::Cargo => {
-                let targets = if selection.contains("--lib") {
-                    ""
-                } else {
-                    "--lib --bins --tests"
-                };
+                let targets = if selection.contains("--lib") { "" } else { "--lib --bins --tests" };
                 let mut test = cargo(&format!("test {selection} {targets} --no-fail-fast --"));
                 // One after the other: the cases that judge by the clock have the machine for themselves, as with nextest.
                 let (status, heard) = watch(test.args(filter).env("RUST_TEST_THREADS", "1"))?;

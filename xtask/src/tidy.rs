@@ -12,11 +12,7 @@ use self::files::{File, Files};
 use crate::run::{cargo, output};
 
 /// The crates that users run inside their own programs.
-const LIBRARIES: [&str; 3] = [
-    "crates/redlock-core/src/",
-    "crates/backends/src/",
-    "crates/fence-store/src/",
-];
+const LIBRARIES: [&str; 3] = ["crates/redlock-core/src/", "crates/backends/src/", "crates/fence-store/src/"];
 
 /// Where in the libraries tasks and threads begin, and what ends them.
 const SPAWNING: [(&str, &str); 3] = [
@@ -24,10 +20,7 @@ const SPAWNING: [(&str, &str); 3] = [
         "crates/redlock-core/src/keeper.rs",
         "one task per client that polls releases and late calls to the end; it ends soon after its client",
     ),
-    (
-        "crates/backends/src/faulty.rs",
-        "one task per wire that carries delayed calls; it is aborted with its node",
-    ),
+    ("crates/backends/src/faulty.rs", "one task per wire that carries delayed calls; it is aborted with its node"),
     (
         "crates/backends/src/redis/link.rs",
         "one task per attempt to connect; it has a limit, and is aborted with its link",
@@ -50,11 +43,7 @@ const PURE: [&str; 5] = [
 const IMPURE: [&str; 5] = [".await", "async fn", "Instant::now", "SystemTime::now", "getrandom"];
 
 /// What stands for work that was not done. In two halves, so that this file does not find itself.
-const UNFINISHED: [&str; 3] = [
-    concat!("#[ign", "ore"),
-    concat!("tod", "o!("),
-    concat!("unimple", "mented!("),
-];
+const UNFINISHED: [&str; 3] = [concat!("#[ign", "ore"), concat!("tod", "o!("), concat!("unimple", "mented!(")];
 
 /// What belongs to one machine: its folders, its mirrors.
 const MACHINE: [&str; 11] = [
@@ -98,32 +87,19 @@ pub(crate) fn run() -> Result<()> {
 
 /// Every source file says at its top what it promises.
 fn openings(files: &Files) -> Vec<String> {
-    let silent = files
-        .iter()
-        .filter(|file| file.is_source() && !file.text.starts_with("//! "));
-    silent
-        .map(|file| format!("{}: begins without a `//!` paragraph", file.path))
-        .collect()
+    let silent = files.iter().filter(|file| file.is_source() && !file.text.starts_with("//! "));
+    silent.map(|file| format!("{}: begins without a `//!` paragraph", file.path)).collect()
 }
 
 /// Every Lua script argues at its top why it is atomic.
 fn script_headers(files: &Files) -> Vec<String> {
     let silent = files.ending(".lua").filter(|file| !file.text.starts_with("--"));
-    silent
-        .map(|file| format!("{}: begins without a comment", file.path))
-        .collect()
+    silent.map(|file| format!("{}: begins without a comment", file.path)).collect()
 }
 
 fn words(files: &Files, ending: &str, words: &[&str], what: &str) -> Vec<String> {
-    let found = files
-        .ending(ending)
-        .flat_map(|file| words.iter().map(move |word| (file, *word)));
-    found
-        .flat_map(|(file, word)| {
-            file.lines_with(word)
-                .map(move |line| format!("{line}: `{word}` {what}"))
-        })
-        .collect()
+    let found = files.ending(ending).flat_map(|file| words.iter().map(move |word| (file, *word)));
+    found.flat_map(|(file, word)| file.lines_with(word).map(move |line| format!("{line}: `{word}` {what}"))).collect()
 }
 
 /// Every task has an owner that stops it; so tasks begin in few, known files.
@@ -133,12 +109,7 @@ fn spawning(files: &Files) -> Vec<String> {
         .iter()
         .flat_map(|library| files.under(library))
         .filter(|file| begins(file) && SPAWNING.iter().all(|(known, _)| *known != file.path))
-        .map(|file| {
-            format!(
-                "{}: begins a task; add it to SPAWNING in tidy.rs with what stops it",
-                file.path
-            )
-        });
+        .map(|file| format!("{}: begins a task; add it to SPAWNING in tidy.rs with what stops it", file.path));
     let stale = SPAWNING
         .iter()
         .filter(|(known, _)| !files.iter().any(|file| file.path == *known && begins(file)))
@@ -152,15 +123,10 @@ fn purity(files: &Files) -> Vec<String> {
         .iter()
         .filter(|pure| files.iter().all(|file| file.path != **pure))
         .map(|pure| format!("{pure}: listed in PURE in tidy.rs, but not there"));
-    let impure = files
-        .iter()
-        .filter(|file| PURE.contains(&file.path.as_str()))
-        .flat_map(|file| {
-            let found = IMPURE
-                .iter()
-                .filter(|word| file.code().any(|line| line.contains(**word)));
-            found.map(|word| format!("{}: `{word}` in a module that decides", file.path))
-        });
+    let impure = files.iter().filter(|file| PURE.contains(&file.path.as_str())).flat_map(|file| {
+        let found = IMPURE.iter().filter(|word| file.code().any(|line| line.contains(**word)));
+        found.map(|word| format!("{}: `{word}` in a module that decides", file.path))
+    });
     missing.chain(impure).collect()
 }
 
@@ -170,13 +136,7 @@ fn readme(files: &Files) -> Vec<String> {
         return vec!["README.md: is not there".into()];
     };
     let shown: Vec<&str> = fenced(&readme.text)
-        .map(|line| {
-            line.trim_start_matches("$ ")
-                .split('#')
-                .next()
-                .unwrap_or_default()
-                .trim()
-        })
+        .map(|line| line.trim_start_matches("$ ").split('#').next().unwrap_or_default().trim())
         .filter(|line| line.starts_with("cargo xtask"))
         .collect();
     let absent = SETUP.iter().filter(|command| !shown.contains(command));
@@ -203,9 +163,7 @@ fn core_dependencies() -> Result<Vec<String>> {
     ))?;
     let names = tree.lines().filter_map(|line| line.split_whitespace().next());
     let forbidden = names.filter(|name| NOT_IN_CORE.iter().any(|word| name.starts_with(word)));
-    Ok(forbidden
-        .map(|name| format!("redlock-core: depends on {name}"))
-        .collect())
+    Ok(forbidden.map(|name| format!("redlock-core: depends on {name}")).collect())
 }
 
 #[cfg(test)]
@@ -235,29 +193,15 @@ mod tests {
     #[test]
     fn unfinished_work_and_machine_paths_are_found_with_their_line() {
         let text = ["fine", UNFINISHED[0]].join("\n");
-        check(
-            "a.rs",
-            &text,
-            |files| words(files, ".rs", &UNFINISHED, "is unfinished"),
-            "a.rs:2: ",
-        );
-        check(
-            "docs/a.md",
-            MACHINE[0],
-            |files| words(files, "", &MACHINE, "belongs"),
-            "docs/a.md:1: ",
-        );
+        check("a.rs", &text, |files| words(files, ".rs", &UNFINISHED, "is unfinished"), "a.rs:2: ");
+        check("docs/a.md", MACHINE[0], |files| words(files, "", &MACHINE, "belongs"), "docs/a.md:1: ");
     }
 
     #[test]
     fn tasks_begin_in_listed_files_only() {
         let text = "//! x\nfn f() { tokio::spawn(async {}); }";
         check("crates/backends/src/new.rs", text, spawning, "begins a task");
-        check_fine(
-            "crates/backends/src/new.rs",
-            "// tokio::spawn\n#[cfg(test)]\ntokio::spawn(x)",
-            spawning,
-        );
+        check_fine("crates/backends/src/new.rs", "// tokio::spawn\n#[cfg(test)]\ntokio::spawn(x)", spawning);
         check_fine("crates/bench/src/new.rs", text, spawning);
         check(SPAWNING[0].0, "//! no task any more", spawning, "begins no task");
     }
@@ -273,17 +217,7 @@ mod tests {
         let both =
             "```sh\n$ cargo xtask demo # a story\ncargo xtask test --install\n```\nand `cargo xtask verify` in prose";
         check_fine("README.md", both, readme);
-        check(
-            "README.md",
-            "```sh\ncargo xtask demo\n```",
-            readme,
-            "does not show `cargo xtask test --install`",
-        );
-        check(
-            "README.md",
-            "```\ncargo xtask fix\n```",
-            readme,
-            "shows `cargo xtask fix`",
-        );
+        check("README.md", "```sh\ncargo xtask demo\n```", readme, "does not show `cargo xtask test --install`");
+        check("README.md", "```\ncargo xtask fix\n```", readme, "shows `cargo xtask fix`");
     }
 }

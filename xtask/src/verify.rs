@@ -13,20 +13,14 @@ pub(crate) fn run() -> Result<()> {
     let mut outcomes = vec![
         run::run(&mut cargo("fmt --all --check")),
         tidy::run(),
-        run::run(&mut cargo(
-            "clippy --workspace --all-targets --all-features -- -D warnings",
-        )),
+        run::run(&mut cargo("clippy --workspace --all-targets --all-features -- -D warnings")),
         run::run(&mut docs),
     ];
     for selection in alone()? {
-        outcomes.push(run::run(&mut cargo(&format!(
-            "clippy --quiet {selection} -- -D warnings"
-        ))));
+        outcomes.push(run::run(&mut cargo(&format!("clippy --quiet {selection} -- -D warnings"))));
     }
 
-    let failures = outcomes
-        .into_iter()
-        .filter_map(|outcome| Some(format!("\n{:#}", outcome.err()?)));
+    let failures = outcomes.into_iter().filter_map(|outcome| Some(format!("\n{:#}", outcome.err()?)));
     let failures: Vec<String> = failures.collect();
     ensure!(failures.is_empty(), "verify found:{}", failures.concat());
     println!("verified");

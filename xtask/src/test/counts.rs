@@ -15,28 +15,18 @@ pub(super) struct Counts {
 }
 
 impl Counts {
-    pub(super) const ONE_FAILURE: Self = Self {
-        passed: 0,
-        failed: 1,
-        skipped: 0,
-    };
+    pub(super) const ONE_FAILURE: Self = Self { passed: 0, failed: 1, skipped: 0 };
 
     /// Reads the summary of nextest, such as `3 tests run: 1 passed (1 slow), 1 failed, 1 timed out, 0 skipped`, if there
     /// is one.
     pub(super) fn of_nextest(heard: &str) -> Result<Option<Self>> {
         let plain = without_colour(heard);
-        let mut summaries = plain
-            .lines()
-            .filter_map(|line| line.trim().strip_prefix("Summary")?.split_once("run:"));
+        let mut summaries = plain.lines().filter_map(|line| line.trim().strip_prefix("Summary")?.split_once("run:"));
         let Some((_, summary)) = summaries.next_back() else {
             return Ok(None);
         };
         let mut counts = Self::default();
-        for part in without_parentheses(summary)
-            .split(',')
-            .map(str::trim)
-            .filter(|part| !part.is_empty())
-        {
+        for part in without_parentheses(summary).split(',').map(str::trim).filter(|part| !part.is_empty()) {
             let (count, how) = part.split_once(' ').with_context(|| format!("not a count: {part}"))?;
             let count: u64 = count.parse().with_context(|| format!("not a count: {part}"))?;
             match how.trim() {
@@ -53,10 +43,7 @@ impl Counts {
     pub(super) fn of_libtest(heard: &str) -> Self {
         let plain = without_colour(heard);
         let mut counts = Self::default();
-        for summary in plain
-            .lines()
-            .filter_map(|line| line.trim().strip_prefix("test result: "))
-        {
+        for summary in plain.lines().filter_map(|line| line.trim().strip_prefix("test result: ")) {
             for part in summary.split(['.', ';']).map(str::trim) {
                 let Some((Ok(count), how)) = part.split_once(' ').map(|(count, how)| (count.parse::<u64>(), how))
                 else {
@@ -104,9 +91,7 @@ impl fmt::Display for Counts {
 fn without_colour(text: &str) -> String {
     let mut pieces = text.split('\u{1b}');
     let first = pieces.next().unwrap_or_default().to_owned();
-    pieces.fold(first, |plain, piece| {
-        plain + piece.split_once('m').map_or(piece, |(_, rest)| rest)
-    })
+    pieces.fold(first, |plain, piece| plain + piece.split_once('m').map_or(piece, |(_, rest)| rest))
 }
 
 fn without_parentheses(text: &str) -> String {
@@ -128,25 +113,15 @@ mod tests {
     use super::*;
 
     fn counts(passed: u64, failed: u64, skipped: u64) -> Counts {
-        Counts {
-            passed,
-            failed,
-            skipped,
-        }
+        Counts { passed, failed, skipped }
     }
 
     #[test]
     fn the_summary_of_nextest_is_read() {
         let check =
             |summary: &str, expected| assert_eq!(Counts::of_nextest(summary).unwrap(), Some(expected), "{summary}");
-        check(
-            "     Summary [   1.311s] 47 tests run: 47 passed, 0 skipped",
-            counts(47, 0, 0),
-        );
-        check(
-            "Summary [ 5.6s] 29 tests run: 28 passed, 1 failed, 2 skipped\n  FAIL [ 5.0s] a b",
-            counts(28, 1, 2),
-        );
+        check("     Summary [   1.311s] 47 tests run: 47 passed, 0 skipped", counts(47, 0, 0));
+        check("Summary [ 5.6s] 29 tests run: 28 passed, 1 failed, 2 skipped\n  FAIL [ 5.0s] a b", counts(28, 1, 2));
         check(
             "Summary [ 9s] 5/9 tests run: 2 passed (1 slow, 1 leaky), 1 timed out, 2 exec failed, 0 skipped",
             counts(2, 3, 0),
@@ -172,14 +147,8 @@ mod tests {
 
     #[test]
     fn a_run_that_ends_badly_has_failed() {
-        assert_eq!(
-            counts(0, 0, 0).or_one_failure(ExitStatus::from_raw(101 << 8)),
-            Counts::ONE_FAILURE
-        );
-        assert_eq!(
-            counts(3, 2, 0).or_one_failure(ExitStatus::from_raw(101 << 8)),
-            counts(3, 2, 0)
-        );
+        assert_eq!(counts(0, 0, 0).or_one_failure(ExitStatus::from_raw(101 << 8)), Counts::ONE_FAILURE);
+        assert_eq!(counts(3, 2, 0).or_one_failure(ExitStatus::from_raw(101 << 8)), counts(3, 2, 0));
         assert_eq!(counts(3, 0, 0).or_one_failure(ExitStatus::from_raw(0)), counts(3, 0, 0));
     }
 

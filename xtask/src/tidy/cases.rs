@@ -20,12 +20,8 @@ pub(super) fn complaints(files: &Files) -> Vec<String> {
     let empty = listed.iter().filter(|(_, tests)| tests.is_empty());
     let empty = empty.map(|(case, _)| format!("{PAGE}: {case} names no test"));
     let named: BTreeSet<&str> = listed.values().flatten().copied().collect();
-    let unwritten = named
-        .difference(&written)
-        .map(|test| format!("{PAGE}: there is no test {test}"));
-    let unlisted = written
-        .difference(&named)
-        .map(|test| format!("{PAGE}: does not list the test {test}"));
+    let unwritten = named.difference(&written).map(|test| format!("{PAGE}: there is no test {test}"));
+    let unlisted = written.difference(&named).map(|test| format!("{PAGE}: does not list the test {test}"));
     empty.chain(unwritten).chain(unlisted).collect()
 }
 
@@ -35,11 +31,7 @@ fn listed(page: &str) -> BTreeMap<&str, Vec<&str>> {
     let rows = rows.filter_map(|row| {
         let case = row.split('|').next()?.trim();
         // Names stand between backticks, with or without the path to the test.
-        let names = row
-            .split('`')
-            .skip(1)
-            .step_by(2)
-            .filter_map(|name| name.rsplit("::").next());
+        let names = row.split('`').skip(1).step_by(2).filter_map(|name| name.rsplit("::").next());
         let names = names.filter(|name| number(name).is_some_and(|number| number.eq_ignore_ascii_case(case)));
         Some((case, names.collect())).filter(|(case, _)| number(&format!("{}_", case.to_lowercase())).is_some())
     });
@@ -49,10 +41,7 @@ fn listed(page: &str) -> BTreeMap<&str, Vec<&str>> {
 /// The names of all functions that begin with a case's number.
 fn tests(source: &str) -> impl Iterator<Item = &str> {
     source.lines().filter_map(|line| {
-        let (_, after) = line
-            .trim_start()
-            .split_once("fn ")
-            .filter(|(before, _)| !before.contains("//"))?;
+        let (_, after) = line.trim_start().split_once("fn ").filter(|(before, _)| !before.contains("//"))?;
         let name = after.split(['(', '<']).next()?;
         number(name).map(|_| name)
     })
@@ -77,11 +66,7 @@ mod tests {
     #[test]
     fn table_and_tests_agree() {
         let table = "| case | test |\n|---|---|\n| B07 | `b07_a`, `faults::b07_b` |\n| B09 | see `fn` and `b09_c` |";
-        check(
-            table,
-            "    async fn b07_a() {\nfn b07_b() {}\npub async fn b09_c<T>() {",
-            &[],
-        );
+        check(table, "    async fn b07_a() {\nfn b07_b() {}\npub async fn b09_c<T>() {", &[]);
     }
 
     #[test]
@@ -92,10 +77,7 @@ mod tests {
         check(
             "| B07 | `b09_a` |",
             "fn b09_a() {}",
-            &[
-                "docs/testing.md: B07 names no test",
-                "docs/testing.md: does not list the test b09_a",
-            ],
+            &["docs/testing.md: B07 names no test", "docs/testing.md: does not list the test b09_a"],
         );
     }
 }

@@ -19,21 +19,12 @@ pub(super) struct File {
 
 impl Files {
     pub(super) fn tracked() -> Result<Self> {
-        let list = [
-            "ls-files",
-            "--cached",
-            "--others",
-            "--exclude-standard",
-            "--deduplicate",
-        ];
+        let list = ["ls-files", "--cached", "--others", "--exclude-standard", "--deduplicate"];
         let list =
             output(Command::new("git").args(list).current_dir(root())).context("tidy works on a git checkout")?;
         let read = |path: &str| {
             let text = std::fs::read_to_string(root().join(path)).ok()?;
-            Some(File {
-                path: path.to_owned(),
-                text,
-            })
+            Some(File { path: path.to_owned(), text })
         };
         Ok(Self(list.lines().filter_map(read).collect()))
     }
@@ -65,11 +56,7 @@ impl File {
 
     /// Where `word` stands, as `path:line`.
     pub(super) fn lines_with(&self, word: &str) -> impl Iterator<Item = String> {
-        let found = self
-            .text
-            .lines()
-            .enumerate()
-            .filter(move |(_, line)| line.contains(word));
+        let found = self.text.lines().enumerate().filter(move |(_, line)| line.contains(word));
         found.map(|(index, _)| format!("{}:{}", self.path, index + 1))
     }
 }
@@ -77,13 +64,6 @@ impl File {
 #[cfg(test)]
 impl<const N: usize> From<[(&str, &str); N]> for Files {
     fn from(files: [(&str, &str); N]) -> Self {
-        Self(
-            files
-                .map(|(path, text)| File {
-                    path: path.into(),
-                    text: text.into(),
-                })
-                .into(),
-        )
+        Self(files.map(|(path, text)| File { path: path.into(), text: text.into() }).into())
     }
 }
