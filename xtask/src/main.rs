@@ -1,12 +1,9 @@
 //! The project's tasks: `cargo xtask <verb>`. One file per verb; this one only chooses.
 
-#![expect(
-    clippy::print_stdout,
-    clippy::print_stderr,
-    reason = "a task talks to whoever runs it"
-)]
+#![expect(clippy::print_stdout, clippy::print_stderr, reason = "a task talks to whoever runs it")]
 
 mod bench;
+mod demo;
 mod fix;
 mod packages;
 mod run;
@@ -22,6 +19,7 @@ use anyhow::{Result, bail};
 const USAGE: &str = "\
 usage: cargo xtask <verb>
 
+  demo [--help]                the story of a lock, a frozen holder and a database that refuses its late write
   bench [--quick] [--json]     what a lock costs next to a plain fan-out, and with servers down, on servers of its own
   verify                       everything that reads and nothing that writes: format, lints, docs, tidy, each feature alone
   fix                          lets rustfmt and clippy write what they can
@@ -42,6 +40,7 @@ fn main() -> ExitCode {
 
 fn choose(words: &[&str]) -> Result<()> {
     match words {
+        ["demo", rest @ ..] => demo::run(rest),
         ["verify"] => verify::run(),
         ["fix"] => fix::run(),
         ["tidy"] => tidy::run(),
