@@ -267,6 +267,18 @@ impl<N: LockNode + 'static> LockNode for Faulty<N> {
         self.send(Question::Extend, call).await
     }
 
+    async fn extend_many(&self, leases: &[(&Ownership, Ttl)]) -> Result<Vec<Extension>, NodeError> {
+        let leases: Vec<(Ownership, Ttl)> =
+            leases.iter().map(|(ownership, ttl)| ((*ownership).clone(), *ttl)).collect();
+        let call = move |node: Arc<N>| -> Pin<Box<dyn Future<Output = _> + Send>> {
+            Box::pin(async move {
+                let leases: Vec<(&Ownership, Ttl)> = leases.iter().map(|(ownership, ttl)| (ownership, *ttl)).collect();
+                node.extend_many(&leases).await
+            })
+        };
+        self.send(Question::Extend, call).await
+    }
+
     async fn release(&self, ownership: &Ownership) -> Result<Releasing, NodeError> {
         let ownership = ownership.clone();
         let call = move |node: Arc<N>| -> Pin<Box<dyn Future<Output = _> + Send>> {

@@ -6,7 +6,7 @@
 
 use async_trait::async_trait;
 use redlock_core::{
-    Acquisition, Clock, Extension, Fingerprint, Health, Held, Holder, Inspection, KeyPrefix, LockNode, Moment,
+    Acquisition, Clock, Extension, Fingerprint, Health, HeldBy, Holder, Inspection, KeyPrefix, LockNode, Moment,
     NodeError, Ownership, Raising, Releasing, Remaining, Resource, Resources, SystemClock, Ttl,
 };
 use std::collections::HashMap;
@@ -131,8 +131,8 @@ impl State {
         hold
     }
 
-    fn held(&self, key: &str, resource: &Resource, now: Duration) -> Option<Held> {
-        self.lock(key, now).map(|lock| Held {
+    fn held(&self, key: &str, resource: &Resource, now: Duration) -> Option<HeldBy> {
+        self.lock(key, now).map(|lock| HeldBy {
             resource: resource.clone(),
             holder: Holder::Owner(Fingerprint::of(&lock.owner)),
             remaining: Remaining::For(lock.expires_at.saturating_sub(now)),

@@ -154,10 +154,24 @@ impl LockNode for RedisNode {
     }
 
     async fn extend(&self, ownership: &Ownership, ttl: Ttl) -> Result<Extension, NodeError> {
-        let keys = Keys::locks(ownership);
-        let ttl = ttl.as_millis().to_string();
-        let answer = self.run(&EXTEND, &keys, &[ownership.owner().expose().as_bytes(), ttl.as_bytes()]).await?;
-        reply::extension(&answer)
+        let answers = self.extend_many(&[(ownership, ttl)]).await?;
+        answers.first().copied().ok_or_else(|| NodeError::protocol("no answer for the only extension"))
+    }
+
+    async fn extend_many(&self, leases: &[(&Ownership, Ttl)]) -> Result<Vec<Extension>, NodeError> {
+        let keys: Vec<String> = leases.iter().flat_map(|(ownership, _)| Keys::locks(ownership)).collect();
+        let numbers: Vec<[String; 2]> = leases
+            .iter()
+            .map(|(ownership, ttl)| [ownership.resources().len().to_string(), ttl.as_millis().to_string()])
+            .collect();
+        let arguments: Vec<&[u8]> = leases
+            .iter()
+            .zip(&numbers)
+            .flat_map(|((ownership, _), [count, ttl])| {
+                [count.as_bytes(), ownership.owner().expose().as_bytes(), ttl.as_bytes()]
+            })
+            .collect();
+        reply::extensions(&self.run(&EXTEND, &keys, &arguments).await?)
     }
 
     async fn release(&self, ownership: &Ownership) -> Result<Releasing, NodeError> {

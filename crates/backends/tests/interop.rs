@@ -58,7 +58,7 @@ async fn a_plain_client_in_python_and_ours_exclude_each_other() -> Result<(), Bo
     let refused = redlock.try_acquire("orders/42").await;
     assert!(matches!(refused, Err(AcquireError::Contended(_))), "{refused:?}");
     redlock.settled().await;
-    assert_eq!(python.ask("holder lock:orders/42").await, format!("[{}]", vec!["\"python-1\""; 5].join(", ")));
+    assert_eq!(python.ask("holder lock:orders/42").await, format!("[{}]", ["\"python-1\""; 5].join(", ")));
 
     // It lets go, we hold, it is refused, and cannot delete what is not its own.
     assert_eq!(python.ask("release lock:orders/42 python-1").await, EVERYWHERE);

@@ -6,7 +6,7 @@
 use redlock_backends::{MemoryNode, RedisNode};
 use redlock_bench::{RedisOptions, RedisServer};
 use redlock_core::{
-    Acquisition, Held, IntoResources as _, KeyPrefix, LockNode, Owner, Ownership, Remaining, Resources, Ttl,
+    Acquisition, HeldBy, IntoResources as _, KeyPrefix, LockNode, Owner, Ownership, Remaining, Resources, Ttl,
 };
 use std::time::Duration;
 
@@ -26,12 +26,12 @@ impl Random {
 }
 
 /// Remaining times pass with the clock, so only their kind is compared.
-fn without_time(held: Held) -> Held {
+fn without_time(held: HeldBy) -> HeldBy {
     let remaining = match held.remaining {
         Remaining::For(_) => Remaining::For(Duration::ZERO),
         other => other,
     };
-    Held { remaining, ..held }
+    HeldBy { remaining, ..held }
 }
 
 async fn answer(node: &dyn LockNode, call: usize, ownership: &Ownership, number: u64) -> String {

@@ -11,6 +11,7 @@ use crate::redlock::{Client, Redlock};
 use crate::resource::KeyPrefix;
 use crate::settings::{Retry, Settings};
 use crate::validity::Drift;
+use crate::watchdog::Watchdog;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -171,6 +172,7 @@ impl RedlockBuilder {
             clock: self.clock.clone(),
             randomness: self.randomness,
             keeper: Arc::new(Keeper::default()),
+            watchdog: Arc::new(Watchdog::default()),
             highest_tokens: HighestTokens::default(),
         }))
     }

@@ -111,6 +111,12 @@ pub enum LossReason {
     /// Its validity is over by the holder's own clock.
     #[error("its validity is over")]
     Expired,
+    /// It was held for as long as keeping it alive is allowed to hold it; the nodes free it within its ttl.
+    #[error("it was held for the longest time allowed, {max_hold:?}")]
+    HeldTooLong {
+        /// The ceiling.
+        max_hold: Duration,
+    },
     /// So many nodes do not hold it for us any more that no quorum is left.
     #[error("{gone} of {nodes} nodes do not hold it for us any more")]
     NotOwner {

@@ -6,13 +6,15 @@
 
 use crate::keeper::Keeper;
 use crate::lane::Lane;
-use crate::node::{Acquisition, Extension, NodeError, Raising, Releasing};
+use crate::node::{Acquisition, Extension, Inspection, NodeError, Raising, Releasing};
+use crate::resource::{KeyPrefix, Resources, Ttl};
 use crate::telemetry;
 use crate::token::FencingToken;
 use crate::undertaking::Undertaking;
 use std::collections::VecDeque;
 use std::fmt;
 use std::future::poll_fn;
+use std::ops::Range;
 use std::pin::Pin;
 use std::sync::{Arc, Weak};
 use std::task::Poll;
@@ -34,8 +36,10 @@ pub(crate) struct Reply {
 pub(crate) enum Answer {
     Acquire(Result<Acquisition, NodeError>),
     Raise(FencingToken, Result<Raising, NodeError>),
-    Extend(Result<Extension, NodeError>),
+    /// One answer for each hold of the renewal, in order.
+    Extend(Range<usize>, Result<Vec<Extension>, NodeError>),
     Release(Result<Releasing, NodeError>),
+    Inspect(Result<Vec<Inspection>, NodeError>),
 }
 
 pub(crate) struct FanOut {
@@ -128,8 +132,10 @@ pub(crate) fn acquire(
         let answer = lane.node().acquire(undertaking.ownership(), undertaking.ttl(), undertaking.floor()).await;
         let took = pass.answered(&answer);
         note(&lane, &answer, took);
-        let may_hold = !matches!(answer, Ok(Acquisition::Held(_)));
-        if undertaking.acquire_answered(node) && may_hold {
+        let released_before = undertaking.acquire_answered(node);
+        if matches!(answer, Ok(Acquisition::Held(_))) {
+            undertaking.nothing_there(node);
+        } else if released_before {
             release_again(&lane, &undertaking, node, &keeper);
         }
         Reply { node, took, answer: Answer::Acquire(answer) }
@@ -162,21 +168,51 @@ pub(crate) fn raise(
     }))
 }
 
-/// The extension of an undertaking on one node.
+/// The extension of some of a renewal's undertakings on one node, in one call.
 pub(crate) fn extend(
     lane: &Arc<Lane>,
-    undertaking: &Arc<Undertaking>,
     node: usize,
-    ttl: crate::resource::Ttl,
+    leases: &Arc<[(Arc<Undertaking>, Ttl)]>,
+    part: Range<usize>,
     patience: Duration,
 ) -> Result<Call, NodeError> {
     let pass = lane.admit(patience)?;
-    let (lane, undertaking) = (Arc::clone(lane), Arc::clone(undertaking));
+    let (lane, leases) = (Arc::clone(lane), Arc::clone(leases));
     Ok(Box::pin(async move {
-        let answer = lane.node().extend(undertaking.ownership(), ttl).await;
+        let answer = match &leases[part.clone()] {
+            [(undertaking, ttl)] => {
+                lane.node().extend(undertaking.ownership(), *ttl).await.map(|extension| vec![extension])
+            }
+            leases => {
+                let leases: Vec<_> = leases.iter().map(|(undertaking, ttl)| (undertaking.ownership(), *ttl)).collect();
+                lane.node().extend_many(&leases).await
+            }
+        };
+        let answer = answer.and_then(|extensions| {
+            let complete = extensions.len() == part.len();
+            if complete { Ok(extensions) } else { Err(NodeError::protocol("not one answer for each extension")) }
+        });
         let took = pass.answered(&answer);
         note(&lane, &answer, took);
-        Reply { node, took, answer: Answer::Extend(answer) }
+        Reply { node, took, answer: Answer::Extend(part, answer) }
+    }))
+}
+
+/// What one node says of resources.
+pub(crate) fn inspect(
+    lane: &Arc<Lane>,
+    node: usize,
+    prefix: &KeyPrefix,
+    resources: &Resources,
+    patience: Duration,
+) -> Result<Call, NodeError> {
+    let pass = lane.admit(patience)?;
+    let (lane, prefix, resources) = (Arc::clone(lane), prefix.clone(), resources.clone());
+    Ok(Box::pin(async move {
+        let answer = lane.node().inspect(&prefix, &resources).await;
+        let took = pass.answered(&answer);
+        note(&lane, &answer, took);
+        Reply { node, took, answer: Answer::Inspect(answer) }
     }))
 }
 

@@ -3,20 +3,23 @@
 use crate::clock::Moment;
 use crate::error::{ExtendError, LossReason, NotEnoughValidity};
 use crate::fan_out::{self, Answer, FanOut, Reply};
-use crate::node::{Extension, NodeError, Releasing};
+use crate::hold::{Hold, HoldState};
+use crate::node::{NodeError, Releasing};
 use crate::owner::Owner;
 use crate::redlock::Client;
+use crate::renewal::{self, Patience};
 use crate::report::Report;
-use crate::resource::{Resources, Ttl};
+use crate::resource::Resources;
 use crate::settings::Terms;
-use crate::tally::{Decision, Tally, quorum_of};
+use crate::tally::quorum_of;
 use crate::telemetry;
 use crate::token::{FencingToken, Grant};
 use crate::undertaking::Undertaking;
-use crate::validity::validity;
+use crate::watchdog::KeepAlive;
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
+use tokio_util::sync::CancellationToken;
 use tracing::Instrument as _;
 
 /// A held lock.
@@ -30,23 +33,15 @@ use tracing::Instrument as _;
 /// returns at once, from any context. It tells nobody what came of it. Where the client's runtime has been shut down, or
 /// the program ends before the task has run, the lock stays until its ttl. [`Guard::release`] waits and tells;
 /// [`Redlock::settled`](crate::Redlock::settled) waits for what goes on in the background.
+///
+/// A guard that is forgotten ([`std::mem::forget`]) is never released: the lock ends with its ttl or, if it is kept
+/// alive, with the ceiling of [`KeepAlive::max_hold`] and one ttl.
 #[must_use = "a guard that is dropped gives the lock back"]
 pub struct Guard {
     client: Arc<Client>,
-    undertaking: Arc<Undertaking>,
-    grant: Grant,
-    lease: Mutex<Lease>,
-    /// One extension at a time, so that the validity noted last is that of the ttl the nodes were sent last.
-    extending: tokio::sync::Mutex<()>,
-    terms: Terms,
+    hold: Arc<Hold>,
     report: Report,
     released: bool,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Lease {
-    valid_until: Moment,
-    lost: Option<LossReason>,
 }
 
 impl Guard {
@@ -58,44 +53,57 @@ impl Guard {
         terms: Terms,
         report: Report,
     ) -> Self {
-        let lease = Mutex::new(Lease { valid_until, lost: None });
-        let extending = tokio::sync::Mutex::new(());
-        Self { client, undertaking, grant, lease, extending, terms, report, released: false }
+        let hold = Arc::new(Hold::new(undertaking, grant, valid_until, terms, Arc::clone(&client.clock)));
+        Self { client, hold, report, released: false }
     }
 
     /// What the storage needs: the resources and their token.
     #[must_use]
     pub fn grant(&self) -> &Grant {
-        &self.grant
+        self.hold.grant()
     }
 
     /// The fencing token, as it was minted with this grant. Extending does not change it.
     #[must_use]
     pub fn token(&self) -> FencingToken {
-        self.grant.token()
+        self.grant().token()
     }
 
     /// The resources that are held.
     #[must_use]
     pub fn resources(&self) -> &Resources {
-        self.grant.resources()
+        self.grant().resources()
     }
 
     /// The value under the lock keys. A secret: whoever knows it can release the lock.
     #[must_use]
     pub fn owner(&self) -> &Owner {
-        self.undertaking.ownership().owner()
+        self.hold.undertaking().ownership().owner()
+    }
+
+    /// What every node said when the lock was granted.
+    #[must_use]
+    pub fn report(&self) -> &Report {
+        &self.report
     }
 
     /// How long the lock may still be relied on by this holder's own clock; zero once that is over or the lock is known
     /// to be lost. No request is made.
     #[must_use]
     pub fn remaining(&self) -> Duration {
-        let lease = self.lease();
-        match lease.lost {
-            Some(_) => Duration::ZERO,
-            None => lease.valid_until.since(self.client.clock.now()),
-        }
+        self.hold.remaining()
+    }
+
+    /// Held, uncertain, or lost. No request is made.
+    #[must_use]
+    pub fn state(&self) -> HoldState {
+        self.hold.state()
+    }
+
+    /// Whether the lock may still be relied on. No request is made.
+    #[must_use]
+    pub fn is_held(&self) -> bool {
+        !matches!(self.state(), HoldState::Lost(_))
     }
 
     /// Gates work that needs more time than may be left. No request is made.
@@ -103,14 +111,34 @@ impl Guard {
     /// # Errors
     /// [`NotEnoughValidity`] unless the lock may be relied on for longer than `required` from now.
     pub fn require(&self, required: Duration) -> Result<Duration, NotEnoughValidity> {
-        let remaining = self.remaining();
-        if required < remaining { Ok(remaining) } else { Err(NotEnoughValidity { remaining, required }) }
+        require(&self.hold, required)
     }
 
-    /// What every node said when the lock was granted.
+    /// A handle to this lock for the work that is done under it: everything but the right to give it back.
     #[must_use]
-    pub fn report(&self) -> &Report {
-        &self.report
+    pub fn held(&self) -> Held {
+        Held { hold: Arc::clone(&self.hold), client: Arc::downgrade(&self.client) }
+    }
+
+    /// Keeps the lock extended in the background, for as long as the guard is there and the ceiling allows.
+    ///
+    /// Nothing else changes: [`Guard::lost`] tells when it failed, and releasing or dropping the guard ends it.
+    pub fn keep_alive(&self, keep_alive: KeepAlive) {
+        self.client.watchdog.keep(&self.client, &self.hold, keep_alive);
+    }
+
+    /// Resolves once the lock is lost, no later than the end of its validity on a clock that counts suspend.
+    ///
+    /// # Cancel safety
+    /// Dropping the future changes nothing.
+    pub async fn lost(&self) -> LossReason {
+        self.hold.lost().await
+    }
+
+    /// A token that is cancelled once the lock is lost, for work that cannot be dropped and looks for itself.
+    #[must_use]
+    pub fn lost_token(&self) -> CancellationToken {
+        self.held().lost_token()
     }
 
     /// Extends the lock to its whole ttl again, counted from now, and returns the new validity.
@@ -122,11 +150,11 @@ impl Guard {
     /// # Cancel safety
     /// If the future is dropped, some nodes may have been extended; the validity noted here stays the earlier one.
     pub async fn extend(&self) -> Result<Duration, ExtendError> {
-        self.extend_on(self.terms).await
+        self.extend_on(self.hold.terms()).await
     }
 
     /// Extends the lock to `ttl`, counted from now, and returns the new validity. A shorter ttl shortens the validity at
-    /// once, whatever the nodes answer.
+    /// once, whatever the nodes answer. Keeping alive goes on with the ttl that was last confirmed.
     ///
     /// # Errors
     /// As [`Guard::extend`], and [`ExtendError::Invalid`] for a ttl that leaves no useful validity.
@@ -134,115 +162,20 @@ impl Guard {
     /// # Cancel safety
     /// As [`Guard::extend`].
     pub async fn extend_to(&self, ttl: Duration) -> Result<Duration, ExtendError> {
-        let terms = self.client.settings.terms(ttl, self.terms.min_validity)?;
+        let terms = self.client.settings.terms(ttl, self.hold.terms().min_validity)?;
         self.extend_on(terms).await
     }
 
     async fn extend_on(&self, terms: Terms) -> Result<Duration, ExtendError> {
         let span = tracing::debug_span!(telemetry::EXTEND_SPAN, token = self.token().get());
-        let result = async {
-            let _one_at_a_time = self.extending.lock().await;
-            self.ask_to_extend(terms).await
+        async {
+            let _one_at_a_time = self.hold.extending.lock().await;
+            let hold = (Arc::clone(&self.hold), terms);
+            let mut results = renewal::renew(&self.client, vec![hold], Patience::UntilDecided).await;
+            results.pop().expect("one result for one hold")
         }
         .instrument(span)
-        .await;
-        let outcome = match &result {
-            Ok(_) => "extended",
-            Err(ExtendError::Lost { .. }) => "lost",
-            Err(_) => "unconfirmed",
-        };
-        metrics::counter!(telemetry::EXTENSIONS, "outcome" => outcome).increment(1);
-        result
-    }
-
-    async fn ask_to_extend(&self, terms: Terms) -> Result<Duration, ExtendError> {
-        let started = self.client.clock.now();
-        self.check_not_lost(started)?;
-        let drift = self.client.settings.drift;
-        let new_end = started.after(validity(terms.ttl, Duration::ZERO, drift).unwrap_or_default());
-        // A node that executes a shorter ttl ends the lock earlier, whether or not we hear of it.
-        self.shorten_to(new_end, terms.ttl);
-        self.undertaking.extended_to(terms.ttl);
-
-        let (decision, gone, failed) = self.poll_nodes(terms).await;
-        let now = self.client.clock.now();
-        match decision {
-            Decision::Won => {
-                let mut lease = self.lease();
-                // Granted by a quorum, but so late that the new validity is over as well: not a reason to give up yet.
-                if now < new_end {
-                    lease.valid_until = new_end;
-                    return Ok(new_end.since(now));
-                }
-            }
-            _ if self.client.lanes.len() - quorum_of(self.client.lanes.len()) < gone => {
-                return Err(self.lose(LossReason::NotOwner { gone, nodes: self.client.lanes.len() }));
-            }
-            _ => {}
-        }
-        self.check_not_lost(now)?;
-        Err(ExtendError::Unconfirmed { remaining: self.remaining(), failed })
-    }
-
-    /// Asks every node that may hold the lock, until a quorum has extended, a quorum is out of reach because too many no
-    /// longer hold it, or the deadline passes. Silence is not a refusal: it is waited for until the deadline.
-    async fn poll_nodes(&self, terms: Terms) -> (Decision, usize, Vec<(String, NodeError)>) {
-        let nodes = self.client.lanes.len();
-        let mut tally = Tally::new(nodes);
-        let mut open = vec![true; nodes];
-        let mut failed: Vec<(usize, NodeError)> = Vec::new();
-        let mut gone = 0;
-        let mut fan_out = FanOut::new(Arc::clone(&self.client.keeper), terms.node_timeout);
-        for (node, lane) in self.client.lanes.iter().enumerate() {
-            match fan_out::extend(lane, &self.undertaking, node, terms.ttl, terms.node_timeout) {
-                Ok(call) => fan_out.push(call),
-                Err(error) => {
-                    open[node] = false;
-                    failed.push((node, error));
-                    tally.count(node, false);
-                }
-            }
-        }
-        while tally.decision() == Decision::Pending {
-            let Some(reply) = fan_out.next().await else { break };
-            let Answer::Extend(answer) = reply.answer else { unreachable!("only extensions were asked for") };
-            open[reply.node] = false;
-            tally.count(reply.node, matches!(answer, Ok(Extension::Extended)));
-            match answer {
-                Ok(Extension::Extended) => {}
-                Ok(Extension::Gone | Extension::NotOwner) => gone += 1,
-                Err(error) => failed.push((reply.node, error)),
-            }
-        }
-        let timeout = NodeError::Timeout { after: terms.node_timeout };
-        failed.extend((0..nodes).filter(|node| open[*node]).map(|node| (node, timeout.clone())));
-        let name = |(node, error): (usize, NodeError)| (self.client.lanes[node].node().name().to_owned(), error);
-        (tally.decision(), gone, failed.into_iter().map(name).collect())
-    }
-
-    fn check_not_lost(&self, now: Moment) -> Result<(), ExtendError> {
-        let lease = *self.lease();
-        match lease.lost {
-            Some(reason) => Err(ExtendError::Lost { reason }),
-            None if now < lease.valid_until => Ok(()),
-            None => Err(self.lose(LossReason::Expired)),
-        }
-    }
-
-    fn shorten_to(&self, end: Moment, ttl: Ttl) {
-        if ttl < self.undertaking.longest_ttl() {
-            let mut lease = self.lease();
-            lease.valid_until = lease.valid_until.min(end);
-        }
-    }
-
-    fn lose(&self, reason: LossReason) -> ExtendError {
-        self.lease().lost = Some(reason);
-        ExtendError::Lost { reason }
-    }
-
-    fn lease(&self) -> std::sync::MutexGuard<'_, Lease> {
-        self.lease.lock().unwrap_or_else(PoisonError::into_inner)
+        .await
     }
 
     /// Releases the lock and tells what came of it, as soon as a quorum has answered or the per-node deadline passes.
@@ -254,19 +187,21 @@ impl Guard {
     /// If the future is dropped, the release goes on in the background.
     pub async fn release(mut self) -> Release {
         let span = tracing::debug_span!(telemetry::RELEASE_SPAN, token = self.token().get());
+        self.hold.release();
         let release = self.ask_to_release().instrument(span).await;
         metrics::counter!(telemetry::RELEASES, "outcome" => release.outcome.as_str()).increment(1);
         release
     }
 
     async fn ask_to_release(&mut self) -> Release {
+        let undertaking = Arc::clone(self.hold.undertaking());
         let nodes = self.client.lanes.len();
         let mut answers: Vec<NodeRelease> = (0..nodes).map(|_| NodeRelease::NotThere).collect();
-        let mut fan_out = FanOut::new(Arc::clone(&self.client.keeper), self.terms.node_timeout);
+        let mut fan_out = FanOut::new(Arc::clone(&self.client.keeper), self.hold.terms().node_timeout);
         for (node, lane) in self.client.lanes.iter().enumerate() {
-            if self.undertaking.may_be_on(node) {
+            if undertaking.may_be_on(node) {
                 answers[node] = NodeRelease::NotHeard;
-                fan_out.push(fan_out::release(lane, &self.undertaking, node));
+                fan_out.push(fan_out::release(lane, &undertaking, node));
             }
         }
         // From here on the calls are owned by the round, which hands them over if this future is dropped.
@@ -280,7 +215,7 @@ impl Guard {
         }
         for (node, answer) in answers.iter_mut().enumerate() {
             if matches!(answer, NodeRelease::NotHeard)
-                && let Some(error) = self.undertaking.release_error(node)
+                && let Some(error) = undertaking.release_error(node)
             {
                 *answer = NodeRelease::Failed(error);
             }
@@ -304,14 +239,15 @@ impl Drop for Guard {
     fn drop(&mut self) {
         if !self.released {
             metrics::counter!(telemetry::DROPPED_GUARDS).increment(1);
-            self.client.release_in_background(&self.undertaking);
+            self.hold.release();
+            self.client.release_in_background(self.hold.undertaking());
         }
     }
 }
 
 impl AsRef<Grant> for Guard {
     fn as_ref(&self) -> &Grant {
-        &self.grant
+        self.grant()
     }
 }
 
@@ -320,9 +256,91 @@ impl fmt::Debug for Guard {
         f.debug_struct("Guard")
             .field("resources", self.resources())
             .field("token", &self.token())
-            .field("remaining", &self.remaining())
+            .field("state", &self.state())
             .finish_non_exhaustive()
     }
+}
+
+/// A handle to a held lock for the work that is done under it. Cheap to clone; says what it is and whether it is still
+/// held, and cannot give it back.
+#[derive(Clone)]
+pub struct Held {
+    hold: Arc<Hold>,
+    client: Weak<Client>,
+}
+
+impl Held {
+    /// What the storage needs: the resources and their token.
+    #[must_use]
+    pub fn grant(&self) -> &Grant {
+        self.hold.grant()
+    }
+
+    /// The fencing token.
+    #[must_use]
+    pub fn token(&self) -> FencingToken {
+        self.grant().token()
+    }
+
+    /// How long the lock may still be relied on; zero once it is lost.
+    #[must_use]
+    pub fn remaining(&self) -> Duration {
+        self.hold.remaining()
+    }
+
+    /// Held, uncertain, or lost.
+    #[must_use]
+    pub fn state(&self) -> HoldState {
+        self.hold.state()
+    }
+
+    /// Whether the lock may still be relied on.
+    #[must_use]
+    pub fn is_held(&self) -> bool {
+        !matches!(self.state(), HoldState::Lost(_))
+    }
+
+    /// Gates work that needs more time than may be left; see [`Guard::require`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn require(&self, required: Duration) -> Result<Duration, NotEnoughValidity> {
+        require(&self.hold, required)
+    }
+
+    /// Resolves once the lock is lost; see [`Guard::lost`].
+    ///
+    /// # Cancel safety
+    /// Dropping the future changes nothing.
+    pub async fn lost(&self) -> LossReason {
+        self.hold.lost().await
+    }
+
+    /// A token that is cancelled once the lock is lost, no later than the end of its validity.
+    #[must_use]
+    pub fn lost_token(&self) -> CancellationToken {
+        if let Some(client) = self.client.upgrade() {
+            client.watchdog.watch(&client, &self.hold);
+        }
+        self.hold.lost_token()
+    }
+}
+
+impl AsRef<Grant> for Held {
+    fn as_ref(&self) -> &Grant {
+        self.grant()
+    }
+}
+
+impl fmt::Debug for Held {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Held").field("grant", self.grant()).field("state", &self.state()).finish()
+    }
+}
+
+fn require(hold: &Hold, required: Duration) -> Result<Duration, NotEnoughValidity> {
+    let remaining = hold.remaining();
+    if required < remaining { Ok(remaining) } else { Err(NotEnoughValidity { remaining, required }) }
 }
 
 /// What came of a release.

@@ -53,7 +53,14 @@ mod settings;
 mod floor;
 mod builder;
 mod redlock;
+mod hold;
+mod renewal;
+mod watchdog;
 mod guard;
+mod work;
+mod leader;
+#[cfg(feature = "blocking")]
+pub mod blocking;
 pub mod telemetry;
 
 #[cfg(test)]
@@ -62,9 +69,11 @@ mod testing;
 pub use builder::RedlockBuilder;
 pub use clock::{Clock, Moment, SystemClock, TokioClock};
 pub use error::{AcquireError, ExtendError, LossReason, NotEnoughValidity, SettingsError};
-pub use guard::{Guard, NodeRelease, Release, ReleaseOutcome};
+pub use guard::{Guard, Held, NodeRelease, Release, ReleaseOutcome};
+pub use hold::HoldState;
+pub use leader::{Election, Leader, Leadership, ObserveError};
 pub use node::{
-    Acquisition, Extension, Health, Held, Holder, Inspection, LockNode, NodeError, Raising, Refusal, Releasing,
+    Acquisition, Extension, Health, HeldBy, Holder, Inspection, LockNode, NodeError, Raising, Refusal, Releasing,
     Remaining, Source,
 };
 pub use owner::{Fingerprint, OsRandomness, Owner, Ownership, Randomness};
@@ -76,3 +85,5 @@ pub use resource::{
 };
 pub use settings::Retry;
 pub use token::{AssumeGrantedError, FencingToken, Grant, TokenOutOfRange};
+pub use watchdog::KeepAlive;
+pub use work::{OnLoss, Work, WorkError};

@@ -20,15 +20,16 @@ use crate::floor::{self, HighestTokens};
 use crate::guard::Guard;
 use crate::keeper::Keeper;
 use crate::lane::Lane;
-use crate::node::{Acquisition, LockNode, NodeError, Raising};
+use crate::node::{Acquisition, Inspection, LockNode, NodeError, Raising};
 use crate::owner::{Owner, Ownership, Randomness};
 use crate::report::{FailureClass, NodeOutcome, NodeReport, Report};
 use crate::resource::{IntoResources, ResourceError, Resources, Ttl};
-use crate::settings::{Retry, Settings, Terms};
+use crate::settings::{NODE_TIMEOUT, Retry, Settings, Terms};
 use crate::telemetry;
 use crate::token::{FencingToken, Grant};
 use crate::undertaking::Undertaking;
 use crate::validity::validity;
+use crate::watchdog::Watchdog;
 use futures_util::future::{Either, select};
 use std::fmt;
 use std::pin::pin;
@@ -62,6 +63,7 @@ pub(crate) struct Client {
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) randomness: Arc<dyn Randomness>,
     pub(crate) keeper: Arc<Keeper>,
+    pub(crate) watchdog: Arc<Watchdog>,
     pub(crate) highest_tokens: HighestTokens,
 }
 
@@ -110,6 +112,37 @@ impl Redlock {
         }
     }
 
+    /// What each node says of `resources`: who holds them, for how long, and where their counters stand. All nodes are
+    /// asked at once; one that has not answered within the per-node deadline is told as such. Changes nothing.
+    ///
+    /// # Cancel safety
+    /// Dropping the future changes nothing.
+    pub async fn inspect(&self, resources: impl Into<Resources>) -> Vec<(String, Result<Vec<Inspection>, NodeError>)> {
+        let client = &self.client;
+        let resources = resources.into();
+        let node_timeout = client.settings.node_timeout.unwrap_or(NODE_TIMEOUT);
+        let mut fan_out = FanOut::new(Arc::clone(&client.keeper), node_timeout);
+        let timeout = NodeError::Timeout { after: node_timeout };
+        let named = |lane: &Arc<Lane>| (lane.node().name().to_owned(), Err(timeout.clone()));
+        let mut answers: Vec<_> = client.lanes.iter().map(named).collect();
+        for (node, lane) in client.lanes.iter().enumerate() {
+            match fan_out::inspect(lane, node, &client.settings.prefix, &resources, node_timeout) {
+                Ok(call) => fan_out.push(call),
+                Err(error) => answers[node].1 = Err(error),
+            }
+        }
+        while let Some(reply) = fan_out.next().await {
+            let Answer::Inspect(answer) = reply.answer else { unreachable!("only inspections were asked for") };
+            answers[reply.node].1 = answer;
+        }
+        answers
+    }
+
+    #[cfg(feature = "blocking")]
+    pub(crate) fn retry(&self) -> Retry {
+        self.client.settings.retry
+    }
+
     /// The nodes, in the order in which they were configured.
     pub fn nodes(&self) -> impl Iterator<Item = &dyn LockNode> {
         self.client.lanes.iter().map(|lane| lane.node())
@@ -133,6 +166,7 @@ impl fmt::Debug for Redlock {
 
 impl Drop for Client {
     fn drop(&mut self) {
+        self.watchdog.stop();
         self.keeper.close();
     }
 }
@@ -401,10 +435,7 @@ impl<'a> Round<'a> {
                     Ok(Acquisition::Granted { counter }) => {
                         (AcquireVote::Granted { counter }, NodeOutcome::Granted { counter })
                     }
-                    Ok(Acquisition::Held(held)) => {
-                        self.undo.undertaking.nothing_there(node);
-                        (AcquireVote::Held, NodeOutcome::Held(held))
-                    }
+                    Ok(Acquisition::Held(held)) => (AcquireVote::Held, NodeOutcome::Held(held)),
                     Err(error) => (AcquireVote::Failed, NodeOutcome::Failed(error)),
                 };
                 self.outcomes[node] = (outcome, Some(took));
@@ -429,7 +460,9 @@ impl<'a> Round<'a> {
                 };
                 self.attempt.on_raise(node, to, vote)
             }
-            Answer::Extend(_) | Answer::Release(_) => unreachable!("a round neither extends nor releases"),
+            Answer::Extend(..) | Answer::Release(_) | Answer::Inspect(_) => {
+                unreachable!("a round only acquires and raises")
+            }
         }
     }
 

@@ -1,6 +1,6 @@
 //! What every node said in one attempt: attached to each grant and to each refusal.
 
-use crate::node::{Held, NodeError};
+use crate::node::{HeldBy, NodeError};
 use crate::tally::quorum_of;
 use std::error::Error;
 use std::fmt;
@@ -16,7 +16,7 @@ pub enum NodeOutcome {
         counter: u64,
     },
     /// It is held by somebody else there.
-    Held(Held),
+    Held(HeldBy),
     /// It granted, and no longer held the lock for us when its counter was to be raised: the lease had ended by then.
     Lapsed,
     /// It did not answer, or answered that it does not vote.
@@ -71,7 +71,7 @@ impl Report {
     }
 
     /// What stands in the way, node by node.
-    pub fn held(&self) -> impl Iterator<Item = (&str, &Held)> {
+    pub fn held(&self) -> impl Iterator<Item = (&str, &HeldBy)> {
         self.nodes.iter().filter_map(|report| match &report.outcome {
             NodeOutcome::Held(held) => Some((report.node.as_str(), held)),
             _ => None,
@@ -157,7 +157,7 @@ mod tests {
     fn check(outcomes: &str, expected: Option<FailureClass>) {
         let outcome = |class| match class {
             'g' => NodeOutcome::Granted { counter: 1 },
-            'h' => NodeOutcome::Held(Held {
+            'h' => NodeOutcome::Held(HeldBy {
                 resource: Resource::new("r").unwrap(),
                 holder: Holder::Unknown,
                 remaining: Remaining::Unknown,

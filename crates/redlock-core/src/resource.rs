@@ -125,6 +125,18 @@ impl From<Resource> for Resources {
     }
 }
 
+impl From<&Resource> for Resources {
+    fn from(resource: &Resource) -> Self {
+        resource.clone().into()
+    }
+}
+
+impl From<&Resources> for Resources {
+    fn from(resources: &Resources) -> Self {
+        resources.clone()
+    }
+}
+
 impl<'a> IntoIterator for &'a Resources {
     type Item = &'a Resource;
     type IntoIter = std::slice::Iter<'a, Resource>;

@@ -58,8 +58,9 @@ impl Undertaking {
         self.longest_ttl_millis.fetch_max(ttl.as_millis(), Ordering::Relaxed);
     }
 
+    /// Notes that an acquire is on its way, the first one or one that takes a node again.
     pub(crate) fn acquire_sent(&self, node: usize) {
-        self.progress[node].fetch_or(ACQUIRE_SENT, Ordering::AcqRel);
+        self.progress[node].store(ACQUIRE_SENT, Ordering::Release);
     }
 
     /// Notes the answer to the acquire; `true` if a release was answered before it.

@@ -2,7 +2,7 @@
 
 use redis::Value;
 use redlock_core::{
-    Acquisition, Extension, Fingerprint, Health, Held, Holder, Inspection, NodeError, Raising, Releasing, Remaining,
+    Acquisition, Extension, Fingerprint, Health, HeldBy, Holder, Inspection, NodeError, Raising, Releasing, Remaining,
     Resource, Resources,
 };
 use std::time::Duration;
@@ -18,7 +18,7 @@ pub(super) fn acquisition(answer: &Value, resources: &Resources) -> Result<Acqui
     }
 }
 
-fn held(parts: &[Value], resources: &Resources) -> Option<Held> {
+fn held(parts: &[Value], resources: &Resources) -> Option<HeldBy> {
     let [Value::Int(position), remaining, what, holder] = parts else {
         return None;
     };
@@ -29,7 +29,7 @@ fn held(parts: &[Value], resources: &Resources) -> Option<Held> {
         "foreign" => Holder::Foreign { kind: text(holder)? },
         _ => return None,
     };
-    Some(Held { resource, holder, remaining: remaining_of(remaining) })
+    Some(HeldBy { resource, holder, remaining: remaining_of(remaining) })
 }
 
 fn remaining_of(pttl: &Value) -> Remaining {
@@ -50,7 +50,14 @@ pub(super) fn raising(answer: &Value) -> Result<Raising, NodeError> {
     }
 }
 
-pub(super) fn extension(answer: &Value) -> Result<Extension, NodeError> {
+pub(super) fn extensions(answer: &Value) -> Result<Vec<Extension>, NodeError> {
+    match answer {
+        Value::Array(answers) => answers.iter().map(extension).collect(),
+        _ => Err(unexpected(answer)),
+    }
+}
+
+fn extension(answer: &Value) -> Result<Extension, NodeError> {
     match answer {
         Value::Int(1) => Ok(Extension::Extended),
         Value::Int(0) => Ok(Extension::Gone),
@@ -82,7 +89,7 @@ pub(super) fn inspection(
     };
     Inspection {
         resource: resource.clone(),
-        held: held.map(|holder| Held { resource: resource.clone(), holder, remaining: remaining_of(remaining) }),
+        held: held.map(|holder| HeldBy { resource: resource.clone(), holder, remaining: remaining_of(remaining) }),
         counter: text(counter).and_then(|counter| counter.parse().ok()),
     }
 }
@@ -194,7 +201,7 @@ mod tests {
         #[test]
         fn no_reply_is_too_strange(answer in any_value()) {
             let resources = ["a", "b"].into_resources().unwrap();
-            let _ = (acquisition(&answer, &resources), raising(&answer), extension(&answer), releasing(&answer));
+            let _ = (acquisition(&answer, &resources), raising(&answer), extensions(&answer), releasing(&answer));
             let _ = (time(&answer), text(&answer));
         }
     }
