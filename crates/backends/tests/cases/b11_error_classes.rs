@@ -58,8 +58,7 @@ fn without_password(servers: &redlock_bench::Servers) -> Redlock {
 async fn b11_three_nodes_that_want_a_password_are_a_wrong_set_up() -> TestResult {
     let options = |n| if n < 3 { RedisOptions::new().password("sesame-open") } else { RedisOptions::new() };
     let servers = redlock_bench::Servers::start_with(5, options).await?;
-    let result = without_password(&servers).try_acquire("r").await;
-    let Err(AcquireError::Misconfigured(report)) = &result else { panic!("{result:?}") };
+    let report = assert_misconfigured(&without_password(&servers)).await;
     let refused = |error: &NodeError| matches!(error, NodeError::Refused { reason: Refusal::Authentication, .. });
     assert!(report.failed().all(|(_, error)| refused(error)), "{report}");
     let wrong: Vec<String> = servers.iter().map(|server| format!("redis://:hunter2@{}", server.address())).collect();

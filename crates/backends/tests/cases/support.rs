@@ -2,7 +2,7 @@
 
 use redlock_backends::RedisNode;
 use redlock_bench::{Servers, eventually};
-use redlock_core::{AcquireError, Guard, LockNode, Redlock, RedlockBuilder, Retry};
+use redlock_core::{AcquireError, Guard, LockNode, Redlock, RedlockBuilder, Report, Retry};
 use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::Duration;
@@ -99,4 +99,19 @@ pub(crate) async fn timed<T>(future: impl Future<Output = T>) -> (Duration, T) {
     let began = tokio::time::Instant::now();
     let value = future.await;
     (began.elapsed(), value)
+}
+
+/// Nobody is ever granted, and as soon as the nodes have been connected to, the error says that the set-up is wrong: on a
+/// busy machine the first attempts may end before that.
+pub(crate) async fn assert_misconfigured(redlock: &Redlock) -> Report {
+    let said = eventually(ms(5_000), || async {
+        match redlock.try_acquire("r").await {
+            Err(AcquireError::Misconfigured(report)) => Ok(Ok(*report)),
+            Err(error) => Err(chain(&error)),
+            Ok(guard) => Ok(Err(guard)),
+        }
+    })
+    .await
+    .unwrap();
+    said.unwrap_or_else(|guard| panic!("granted: {guard:?}"))
 }
