@@ -27,7 +27,6 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use self::contestant::Contestant;
-use self::figures::Samples;
 use self::origin::Origin;
 use self::report::{Entry, Report};
 use self::stage::Stage;
@@ -35,6 +34,10 @@ use self::stage::Stage;
 /// How long the contestants run unmeasured once two servers are down: long enough for whoever learns from failures to
 /// have learned.
 const WARM_UP: Duration = Duration::from_millis(500);
+
+/// The pause after a round that failed. Nobody asks again at once; and a client that does gives its own runtime no time
+/// to take in the answers that it missed.
+const AFTER_FAILURE: Duration = Duration::from_millis(1);
 
 /// How much is measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -90,19 +93,15 @@ pub async fn compare(plan: Plan, command: String, progress: impl Fn(usize, usize
     stage.take_two_down()?;
     warm_up(&mut contestants).await;
 
-    let mut samples = vec![Samples::default(); contestants.len()];
+    let mut entries: Vec<Entry> = contestants.iter().map(|contestant| Entry::of(contestant.who())).collect();
     for block in 0..plan.blocks {
         progress(block, plan.blocks);
         for turn in order(block, contestants.len()) {
-            let block = measure(&mut contestants[turn], plan).await;
-            samples[turn].add_block(block);
+            measure(&mut contestants[turn], plan, &mut entries[turn]).await;
         }
     }
     progress(plan.blocks, plan.blocks);
-
-    let origin = Origin::of(&stage, command).await;
-    let entries = contestants.iter().zip(samples).map(|(contestant, samples)| Entry { who: contestant.who(), samples });
-    Ok(Report::new(plan, origin, entries.collect()))
+    Ok(Report::new(plan, Origin::of(&stage, command).await, entries))
 }
 
 /// Runs one contestant alone for `rounds` rounds, for a profiler to look at. Returns how many failed.
@@ -122,7 +121,7 @@ pub async fn repeat(name: &str, rounds: usize) -> Result<usize, LoadError> {
         .ok_or_else(|| LoadError::NoSuchContestant(name.to_owned()))?;
     let mut failed = 0;
     for _ in 0..rounds {
-        failed += usize::from(!contestant.round().await);
+        failed += usize::from(contestant.round().await.is_err());
     }
     Ok(failed)
 }
@@ -131,25 +130,37 @@ async fn warm_up(contestants: &mut [Contestant]) {
     for contestant in contestants {
         let end = Instant::now() + WARM_UP;
         while Instant::now() < end {
-            contestant.round().await;
+            unmeasured(contestant).await;
         }
         contestant.settle().await;
     }
 }
 
-/// One turn of one contestant. A round that failed counts as slower than any other.
-async fn measure(contestant: &mut Contestant, plan: Plan) -> Vec<Duration> {
+/// One turn of one contestant.
+async fn measure(contestant: &mut Contestant, plan: Plan, entry: &mut Entry) {
     for _ in 0..plan.lead_in {
-        contestant.round().await;
+        unmeasured(contestant).await;
     }
     let mut times = Vec::with_capacity(plan.rounds);
     for _ in 0..plan.rounds {
         let started = Instant::now();
-        let succeeded = contestant.round().await;
-        times.push(if succeeded { started.elapsed() } else { figures::FAILED });
+        match contestant.round().await {
+            Ok(()) => times.push(started.elapsed()),
+            Err(reason) => {
+                times.push(figures::FAILED);
+                *entry.failures.entry(reason).or_default() += 1;
+                tokio::time::sleep(AFTER_FAILURE).await;
+            }
+        }
     }
+    entry.samples.add_block(times);
     contestant.settle().await;
-    times
+}
+
+async fn unmeasured(contestant: &mut Contestant) {
+    if contestant.round().await.is_err() {
+        tokio::time::sleep(AFTER_FAILURE).await;
+    }
 }
 
 /// Who has a turn after whom in a block: everybody once, and with other neighbours than in the block before.

@@ -127,16 +127,16 @@ impl Contestant {
         self.who
     }
 
-    /// Locks and unlocks. Whether both worked on a majority.
-    pub(super) async fn round(&mut self) -> bool {
+    /// Locks and unlocks on a majority, or says in a word why that did not work.
+    pub(super) async fn round(&mut self) -> Result<(), &'static str> {
         match &mut self.client {
-            Client::Ours { redlock, resource } => match redlock.try_acquire(resource.as_str()).await {
-                Ok(guard) => {
-                    let release = guard.release().await;
-                    matches!(release.outcome, ReleaseOutcome::Everywhere | ReleaseOutcome::Quorum)
+            Client::Ours { redlock, resource } => {
+                let guard = redlock.try_acquire(resource.as_str()).await.map_err(|error| error.class())?;
+                match guard.release().await.outcome {
+                    ReleaseOutcome::Everywhere | ReleaseOutcome::Quorum => Ok(()),
+                    outcome => Err(outcome.as_str()),
                 }
-                Err(_) => false,
-            },
+            }
             Client::Raw(fan_out) => fan_out.round().await,
         }
     }

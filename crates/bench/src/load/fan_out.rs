@@ -92,8 +92,8 @@ impl FanOut {
         })
     }
 
-    /// Locks and unlocks. Whether a majority agreed to both.
-    pub(super) async fn round(&mut self) -> bool {
+    /// Locks and unlocks on a majority, or says in a word which of them did not work.
+    pub(super) async fn round(&mut self) -> Result<(), &'static str> {
         self.owner += 1;
         let owner = format!("{:032x}", self.owner);
         let acquire = self.acquire_command(&owner);
@@ -104,7 +104,11 @@ impl FanOut {
         let mut release = redis::cmd("EVALSHA");
         release.arg(&self.release).arg(1).arg(&self.key).arg(&owner);
         let unlocked = self.ask(release, |answer| matches!(answer, Value::Int(1))).await;
-        locked && unlocked
+        match (locked, unlocked) {
+            (true, true) => Ok(()),
+            (true, false) => Err("not_unlocked"),
+            (false, _) => Err("not_locked"),
+        }
     }
 
     /// Waits for the answers that nobody has waited for, so that they do not fall into somebody else's turn.

@@ -44,12 +44,6 @@ impl Samples {
         self.blocks.iter().map(Vec::len).sum()
     }
 
-    /// How many of them failed.
-    #[must_use]
-    pub fn failed(&self) -> usize {
-        self.blocks.iter().flatten().filter(|time| **time == FAILED).count()
-    }
-
     /// The time that `share` of all rounds do not exceed; `None` without rounds, and where that would be a failed one.
     #[must_use]
     pub fn percentile(&self, share: f64) -> Option<Duration> {

@@ -1,5 +1,6 @@
 //! What came out: a table for people, JSON for programs, and a verdict for each goal.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
@@ -39,8 +40,18 @@ pub struct Goal {
 pub struct Entry {
     /// Who it is.
     pub who: Who,
-    /// Its times.
+    /// Its times; those of rounds that failed are [`FAILED`](super::figures::FAILED).
     pub samples: Samples,
+    /// How many rounds failed, by the reason.
+    pub failures: BTreeMap<&'static str, usize>,
+}
+
+impl Entry {
+    /// One of whom nothing has been measured yet.
+    #[must_use]
+    pub fn of(who: Who) -> Self {
+        Self { who, samples: Samples::default(), failures: BTreeMap::new() }
+    }
 }
 
 /// A goal and how it turned out.
@@ -102,12 +113,12 @@ impl Report {
         })
     }
 
-    fn entry_to_json(&self, Entry { who, samples }: &Entry) -> Value {
+    fn entry_to_json(&self, Entry { who, samples, failures }: &Entry) -> Value {
         json!({
             "name": who.name(),
             "what": who.to_string(),
             "rounds": samples.rounds(),
-            "failed": samples.failed(),
+            "failed": failures,
             "p50_us": samples.p50().map(micros),
             "p50_of_blocks_us": samples.p50_of_blocks().map(|spread| [micros(spread.low), micros(spread.high)]),
             "p99_us": samples.percentile(0.99).map(micros),
@@ -168,6 +179,10 @@ impl fmt::Display for Report {
             self.write_row(f, entry)?;
         }
         writeln!(f)?;
+        for Entry { who, samples, failures } in self.entries.iter().filter(|entry| !entry.failures.is_empty()) {
+            let reasons: Vec<String> = failures.iter().map(|(reason, count)| format!("{reason} {count}")).collect();
+            writeln!(f, "failed  {}: {} of {} rounds", who.name(), reasons.join(", "), samples.rounds())?;
+        }
         for verdict in self.verdicts() {
             writeln!(f, "{verdict}")?;
         }
@@ -176,7 +191,7 @@ impl fmt::Display for Report {
 }
 
 impl Report {
-    fn write_row(&self, f: &mut fmt::Formatter<'_>, Entry { who, samples }: &Entry) -> fmt::Result {
+    fn write_row(&self, f: &mut fmt::Formatter<'_>, Entry { who, samples, .. }: &Entry) -> fmt::Result {
         let time = |time: Option<Duration>| time.map_or("failed".to_owned(), |time| format!("{:.0}", micros(time)));
         let spread = samples.p50_of_blocks();
         let spread = spread.map_or(String::new(), |it| format!("({:.0} – {:.0})", micros(it.low), micros(it.high)));
@@ -188,10 +203,7 @@ impl Report {
                 .map_or(String::new(), |Ratio { blocks: Spread { low, high }, .. }| format!("({low:.2} – {high:.2})"));
             write!(f, "{value:>9}  {blocks:<14}")?;
         }
-        match samples.failed() {
-            0 => writeln!(f),
-            failed => writeln!(f, "  {failed} of {} rounds failed", samples.rounds()),
-        }
+        writeln!(f)
     }
 }
 
