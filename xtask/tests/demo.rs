@@ -16,6 +16,9 @@ const PROGRAM: &str = env!("CARGO_BIN_EXE_demo");
 /// How long something that takes milliseconds may take on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(30);
 
+/// Both databases keep their catalog in the standard's views.
+const TABLES_LEFT: &str = "SELECT COUNT(*) FROM information_schema.tables WHERE table_name LIKE 'redlock_demo%'";
+
 /// Runs the demo in a temporary folder, in which it must leave nothing.
 fn demo(words: &[&str], environment: &[(&str, &str)]) -> Output {
     let folder = TempDir::new().unwrap();
@@ -90,16 +93,22 @@ fn where_no_server_is_installed_it_says_how_to_get_one_and_holds_in_memory() {
     assert!(story.contains("apt-get install redis-server"), "{story}");
 }
 
-#[test]
-fn the_story_holds_on_postgres() {
-    let postgres = Postgres::shared().unwrap();
-    check(&demo(&["--json", "--database", postgres.url()], &[]), "redis", "postgres");
+#[tokio::test(flavor = "multi_thread")]
+async fn the_story_holds_on_postgres_and_its_tables_are_removed() {
+    let url = Postgres::shared().unwrap().url();
+    check(&demo(&["--json", "--database", url], &[]), "redis", "postgres");
+    let pool = sqlx::PgPool::connect(url).await.unwrap();
+    let left: i64 = sqlx::query_scalar(TABLES_LEFT).fetch_one(&pool).await.unwrap();
+    assert_eq!(left, 0);
 }
 
-#[test]
-fn the_story_holds_on_mariadb() {
-    let mariadb = MariaDb::shared().unwrap();
-    check(&demo(&["--json", "--database", mariadb.url()], &[]), "redis", "mysql");
+#[tokio::test(flavor = "multi_thread")]
+async fn the_story_holds_on_mariadb_and_its_tables_are_removed() {
+    let url = MariaDb::shared().unwrap().url();
+    check(&demo(&["--json", "--database", url], &[]), "redis", "mysql");
+    let pool = sqlx::MySqlPool::connect(url).await.unwrap();
+    let left: i64 = sqlx::query_scalar(TABLES_LEFT).fetch_one(&pool).await.unwrap();
+    assert_eq!(left, 0);
 }
 
 #[tokio::test(flavor = "multi_thread")]

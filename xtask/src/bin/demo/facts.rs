@@ -6,6 +6,8 @@ use std::time::Duration;
 use redlock_core::Guard;
 use serde::{Deserialize, Serialize, Serializer};
 
+use crate::telling::causes;
+
 /// Everything the story found out. What it did not get to is null or absent.
 #[derive(Debug, Default, Serialize)]
 pub(crate) struct Facts {
@@ -86,7 +88,7 @@ impl GrantFacts {
 impl Facts {
     pub(crate) fn conclude(&mut self, outcome: &anyhow::Result<()>) {
         self.ok = outcome.is_ok();
-        self.failure = outcome.as_ref().err().map(|error| format!("{error:#}"));
+        self.failure = outcome.as_ref().err().map(causes);
     }
 }
 

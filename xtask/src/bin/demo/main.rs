@@ -26,19 +26,24 @@ mod telling;
 mod facts;
 mod address;
 
+use std::pin::pin;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use tokio::signal::unix::{SignalKind, signal};
+use tokio::time::timeout;
 
 use self::facts::Facts;
 use self::options::{Options, USAGE, Wish};
 use self::story::Stage;
-use self::telling::Telling;
+use self::telling::{Telling, causes};
 
 /// How long tidying up may take.
 const CLEAR_PATIENCE: Duration = Duration::from_secs(5);
+
+/// How long after a failure a signal may come that explains it.
+const SIGNAL_PATIENCE: Duration = Duration::from_millis(200);
 
 /// The exit code of a shell's command that was interrupted.
 const INTERRUPTED: u8 = 130;
@@ -63,7 +68,7 @@ fn main() -> ExitCode {
         Ok(Ending::Told) => ExitCode::SUCCESS,
         Ok(Ending::Interrupted) => ExitCode::from(INTERRUPTED),
         Err(error) => {
-            eprintln!("\nerror: {error:#}");
+            eprintln!("\nerror: {}", causes(&error));
             ExitCode::FAILURE
         }
     }
@@ -81,31 +86,31 @@ enum Ending {
 async fn demo(options: &Options) -> Result<Ending> {
     let telling = Telling::new(!options.json);
     let mut facts = Facts::default();
+    let mut interrupted = pin!(interrupted());
 
     // From here on every process and every file belongs to the stage, which takes them away when it is dropped.
     let stage = tokio::select! {
         stage = Stage::set(options, &telling, &mut facts) => stage,
-        () = interrupted() => return Ok(Ending::Interrupted),
+        () = &mut interrupted => return Ok(Ending::Interrupted),
     };
-    let outcome = match &stage {
-        Ok(stage) => tokio::select! {
-            outcome = story::tell(stage, &telling, &mut facts) => Some(outcome),
-            () = interrupted() => None,
-        },
-        Err(error) => Some(Err(anyhow::anyhow!("{error:#}"))),
+    let outcome = match stage {
+        Ok(stage) => {
+            let outcome = tokio::select! {
+                outcome = story::tell(&stage, &telling, &mut facts) => Some(outcome),
+                () = &mut interrupted => None,
+            };
+            let cleared = clear(stage).await;
+            match outcome {
+                Some(outcome) => outcome.and(cleared),
+                None => return cleared.map(|()| Ending::Interrupted),
+            }
+        }
+        Err(error) => Err(error),
     };
-    let cleared = match stage {
-        Ok(stage) => match tokio::time::timeout(CLEAR_PATIENCE, stage.clear()).await {
-            Ok(cleared) => cleared.context("tidying up"),
-            Err(_) => Err(anyhow::anyhow!("tidying up took longer than {CLEAR_PATIENCE:?}")),
-        },
-        Err(_) => Ok(()),
-    };
-    let Some(outcome) = outcome else {
-        cleared?;
+    // Ctrl-C reaches the servers as well, and what becomes of them may be noticed before the signal is.
+    if outcome.is_err() && timeout(SIGNAL_PATIENCE, interrupted).await.is_ok() {
         return Ok(Ending::Interrupted);
-    };
-    let outcome = outcome.and(cleared);
+    }
     facts.conclude(&outcome);
     if options.json {
         println!("{}", serde_json::to_string_pretty(&facts)?);
@@ -116,20 +121,21 @@ async fn demo(options: &Options) -> Result<Ending> {
     outcome.map(|()| Ending::Told)
 }
 
+async fn clear(stage: Stage) -> Result<()> {
+    let cleared = timeout(CLEAR_PATIENCE, stage.clear()).await;
+    cleared.unwrap_or_else(|_| bail!("not within {CLEAR_PATIENCE:?}")).context("tidying up")
+}
+
 /// Resolves when somebody wants the demo to end.
 async fn interrupted() {
-    let wait = async || -> Result<()> {
-        let mut interrupt = signal(SignalKind::interrupt())?;
-        let mut terminate = signal(SignalKind::terminate())?;
-        let mut hangup = signal(SignalKind::hangup())?;
-        tokio::select! {
-            _ = interrupt.recv() => {}
-            _ = terminate.recv() => {}
-            _ = hangup.recv() => {}
-        }
-        bail!("interrupted")
+    let (Ok(mut interrupt), Ok(mut terminate), Ok(mut hangup)) =
+        (signal(SignalKind::interrupt()), signal(SignalKind::terminate()), signal(SignalKind::hangup()))
+    else {
+        return std::future::pending().await;
     };
-    if wait().await.is_ok() {
-        std::future::pending::<()>().await;
+    tokio::select! {
+        _ = interrupt.recv() => {}
+        _ = terminate.recv() => {}
+        _ = hangup.recv() => {}
     }
 }

@@ -14,6 +14,7 @@ use redlock_core::{KeyPrefix, LockNode, Resource, Resources};
 use serde::{Deserialize, Serialize};
 
 use crate::address::Given;
+use crate::telling::causes;
 use crate::wire::{Host, WireNode};
 
 /// Stands before every key of the demo.
@@ -48,7 +49,11 @@ impl Way {
         match self {
             Self::Redis(urls) => Ok(RedisNode::connect_all(urls.iter().map(String::as_str)).await?),
             Self::Wire(addresses) => {
-                Ok(addresses.iter().map(|address| Arc::new(WireNode::new(*address)) as Arc<dyn LockNode>).collect())
+                let mut nodes: Vec<Arc<dyn LockNode>> = Vec::new();
+                for address in addresses {
+                    nodes.push(Arc::new(WireNode::connect(*address).await));
+                }
+                Ok(nodes)
             }
         }
     }
@@ -95,7 +100,7 @@ impl Nodes {
     async fn check_given(&self) -> Result<()> {
         // Errors name the relay, which nobody knows.
         let named = |error: anyhow::Error| {
-            let mut text = format!("{error:#}");
+            let mut text = causes(&error);
             for (relay, label) in self.relays().iter().zip(&self.labels) {
                 text = text.replace(&relay.address().to_string(), label);
             }
@@ -135,8 +140,8 @@ impl Nodes {
         match &self.kind {
             Kind::Started(_) => "SIGKILL. What they knew is gone with them.",
             Kind::Given { .. } => {
-                "That is, they seem to be: given servers are not the demo's to kill, so the relay in front of each cuts all \
-                 connections and closes its port."
+                "Given servers are not the demo's to kill. The relay in front cuts all connections and closes its port, which \
+                 looks the same."
             }
             Kind::InMemory { .. } => "Their ports are closed, and what they knew is wiped out.",
         }

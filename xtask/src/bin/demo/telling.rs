@@ -173,6 +173,17 @@ pub(crate) fn duration(time: Duration) -> String {
     }
 }
 
+/// An error with its causes. Some errors say what their cause says; that is said once.
+pub(crate) fn causes(error: &anyhow::Error) -> String {
+    let mut said: Vec<String> = Vec::new();
+    for cause in error.chain().map(ToString::to_string) {
+        if !said.last().is_some_and(|last| last.ends_with(&cause)) {
+            said.push(cause);
+        }
+    }
+    said.join(": ")
+}
+
 /// How many columns a text takes, without the codes of its colours.
 fn width(text: &str) -> usize {
     let mut inside = false;
@@ -197,6 +208,12 @@ mod tests {
         let telling = Telling { aloud: false, colored: true };
         assert_eq!(width(&telling.good("granted")), 7);
         assert_eq!(width("● ○"), 3);
+    }
+
+    #[test]
+    fn causes_are_said_once() {
+        let error = anyhow::anyhow!("refused").context("connection: refused").context("the database");
+        assert_eq!(causes(&error), "the database: connection: refused");
     }
 
     #[test]

@@ -16,7 +16,7 @@ use anyhow::{Context, Result};
 use async_trait::async_trait;
 use redlock_backends::MemoryNode;
 use redlock_core::{
-    Acquisition, Extension, Fingerprint, Held, Holder, Inspection, KeyPrefix, LockNode, NodeError, Owner, Ownership,
+    Acquisition, Extension, Fingerprint, HeldBy, Holder, Inspection, KeyPrefix, LockNode, NodeError, Owner, Ownership,
     Raising, Releasing, Remaining, Resource, Resources, Ttl,
 };
 use serde::{Deserialize, Serialize};
@@ -60,7 +60,7 @@ enum Answer {
     NotUnderstood(String),
 }
 
-/// A [`Held`] on the wire.
+/// A [`HeldBy`] on the wire.
 #[derive(Debug, Serialize, Deserialize)]
 struct Seen {
     resource: String,
@@ -80,8 +80,13 @@ pub(crate) struct WireNode {
 }
 
 impl WireNode {
-    pub(crate) fn new(address: SocketAddr) -> Self {
-        Self { name: address.to_string(), address, line: tokio::sync::Mutex::default(), calendar: Mutex::default() }
+    /// Connects at once, so that the node's calendar is known before the first lock. A node that cannot be reached is
+    /// connected to when it is asked.
+    pub(crate) async fn connect(address: SocketAddr) -> Self {
+        let (line, calendar) = (tokio::sync::Mutex::default(), Mutex::default());
+        let node = Self { name: address.to_string(), address, line, calendar };
+        let _ = node.ask(&Question::Time).await;
+        node
     }
 
     async fn ask(&self, question: &Question) -> Result<Answer, NodeError> {
@@ -90,7 +95,7 @@ impl WireNode {
             // Taken out for the time of the question: an answer that nobody waited for must not meet the next one.
             let mut connection = match line.take() {
                 Some(connection) => connection,
-                None => self.connect().await?,
+                None => self.dial().await?,
             };
             let answer = exchange(&mut connection, question).await?;
             *line = Some(connection);
@@ -103,7 +108,7 @@ impl WireNode {
         }
     }
 
-    async fn connect(&self) -> Result<BufReader<TcpStream>, NodeError> {
+    async fn dial(&self) -> Result<BufReader<TcpStream>, NodeError> {
         let stream = TcpStream::connect(self.address).await.map_err(NodeError::unreachable)?;
         stream.set_nodelay(true).map_err(NodeError::unreachable)?;
         let mut connection = BufReader::new(stream);
@@ -175,7 +180,7 @@ impl LockNode for WireNode {
         let pairs = resources.iter().zip(seen);
         pairs
             .map(|(resource, (seen, counter))| {
-                Ok(Inspection { resource: resource.clone(), held: seen.map(Held::try_from).transpose()?, counter })
+                Ok(Inspection { resource: resource.clone(), held: seen.map(HeldBy::try_from).transpose()?, counter })
             })
             .collect()
     }
@@ -216,8 +221,8 @@ fn resources(names: &[String]) -> Result<Resources> {
     Ok(Resources::new(resources?)?)
 }
 
-impl From<&Held> for Seen {
-    fn from(held: &Held) -> Self {
+impl From<&HeldBy> for Seen {
+    fn from(held: &HeldBy) -> Self {
         Self {
             resource: held.resource.name().to_owned(),
             holder: match &held.holder {
@@ -232,7 +237,7 @@ impl From<&Held> for Seen {
     }
 }
 
-impl TryFrom<Seen> for Held {
+impl TryFrom<Seen> for HeldBy {
     type Error = NodeError;
 
     fn try_from(seen: Seen) -> Result<Self, NodeError> {

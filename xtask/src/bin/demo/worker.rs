@@ -13,12 +13,13 @@ use redlock_core::Redlock;
 use crate::facts::{GrantFacts, Holder, whole_millis};
 use crate::holder::{GO_ON, Orders, Word};
 use crate::nodes::PREFIX;
+use crate::telling::causes;
 
 /// Short, as the story waits for it to run out; long enough for a busy machine to get as far as the check.
 const TTL: Duration = Duration::from_secs(2);
 
 /// How long a node may take to answer.
-const NODE_TIMEOUT: Duration = Duration::from_millis(300);
+const NODE_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// How much time the write is thought to need.
 const WRITE: Duration = Duration::from_millis(100);
@@ -32,7 +33,7 @@ const DEPOSIT: i64 = 1;
 pub(crate) async fn run() -> Result<()> {
     let result = work().await;
     if let Err(error) = &result {
-        say(&Word::Failed { why: format!("{error:#}") })?;
+        say(&Word::Failed { why: causes(error) })?;
     }
     result
 }
