@@ -3,7 +3,7 @@
 //! The token is all that crosses from the lock to the storage. This file says what a token *is*; the rule by which a
 //! quorum mints one stands in [`crate::mint`], and nothing else in the crate makes one.
 
-use crate::resource::{Resource, ResourceError, Resources};
+use crate::resource::{IntoResources, ResourceError, Resources};
 use std::fmt;
 
 /// A number that grows from grant to grant of a resource, `1 ..= 2^53 − 1`.
@@ -84,15 +84,15 @@ impl Grant {
         Self { resources, token }
     }
 
-    /// Trusts that `resource` was granted under `value`, for a grant that arrived over a wire.
+    /// Trusts that `resources` (one name, or all that were granted together) were granted under `value`, for a grant that
+    /// arrived over a wire.
     ///
     /// The same warning as at [`FencingToken::assume_granted`] holds.
     ///
     /// # Errors
     /// [`AssumeGrantedError`] if the name is not a resource's or the number not a token's.
-    pub fn assume_granted(resource: impl AsRef<str>, value: impl TryInto<i64>) -> Result<Self, AssumeGrantedError> {
-        let resource = Resource::new(resource)?;
-        Ok(Self::new(resource.into(), FencingToken::assume_granted(value)?))
+    pub fn assume_granted(resources: impl IntoResources, value: impl TryInto<i64>) -> Result<Self, AssumeGrantedError> {
+        Ok(Self::new(resources.into_resources()?, FencingToken::assume_granted(value)?))
     }
 
     /// The resources that were granted together.
