@@ -38,12 +38,17 @@ fn listed(page: &str) -> BTreeMap<&str, Vec<&str>> {
     rows.collect()
 }
 
-/// The names of all functions that begin with a case's number.
+/// The names of all tests that begin with a case's number: functions, and names in the list of a macro that makes one test
+/// for each database of them.
 fn tests(source: &str) -> impl Iterator<Item = &str> {
     source.lines().filter_map(|line| {
-        let (_, after) = line.trim_start().split_once("fn ").filter(|(before, _)| !before.contains("//"))?;
-        let name = after.split(['(', '<']).next()?;
-        number(name).map(|_| name)
+        let line = line.trim_start();
+        let name = match line.split_once("fn ") {
+            Some((before, after)) if !before.contains("//") => after.split(['(', '<']).next()?,
+            _ => line.split([' ', ';']).next()?,
+        };
+        let is_name = name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
+        number(name).filter(|_| is_name).map(|_| name)
     })
 }
 
@@ -67,6 +72,13 @@ mod tests {
     fn table_and_tests_agree() {
         let table = "| case | test |\n|---|---|\n| B07 | `b07_a`, `faults::b07_b` |\n| B09 | see `fn` and `b09_c` |";
         check(table, "    async fn b07_a() {\nfn b07_b() {}\npub async fn b09_c<T>() {", &[]);
+    }
+
+    #[test]
+    fn names_in_the_list_of_a_macro_are_tests_too() {
+        let source =
+            "on_every_database! {\n    b59_a_postgres\n    b59_a_mariadb\n        => check;\n}\n// b59_b is gone";
+        check("| B59 | `b59_a_postgres`, `b59_a_mariadb` |", source, &[]);
     }
 
     #[test]
