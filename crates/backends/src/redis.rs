@@ -101,7 +101,8 @@ impl RedisNode {
         Ok(nodes.into_iter().map(|node| Arc::new(node) as Arc<dyn LockNode>).collect())
     }
 
-    /// Opens the nodes of one quorum without connecting: the first calls do that.
+    /// Opens the nodes of one quorum without connecting: the first calls do that. Their time is not known before, so the
+    /// first grant after all of them were wiped may carry a low token; [`RedisNode::connect_all`] does not have that gap.
     ///
     /// As with [`RedisNode::connect_all`], each of them refuses to vote while it leads to the same server as another.
     ///

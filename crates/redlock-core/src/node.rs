@@ -94,7 +94,8 @@ pub trait LockNode: Send + Sync {
     /// The node's calendar time now, as a duration since 1970: what it answered when it was last connected to, carried
     /// forward by a monotonic clock, without asking anew. `None` while that is not known.
     ///
-    /// Lifts new tokens above those of a node that was wiped. No promise rests on its being right.
+    /// Lifts new tokens above those of a node that was wiped. No promise rests on its being right. A node that connects
+    /// with its first call knows no time before that, and the first grant of such a client goes without.
     fn unix_time(&self) -> Option<Duration> {
         None
     }
@@ -182,12 +183,13 @@ pub enum Remaining {
 impl fmt::Display for HeldBy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { resource, holder, remaining } = self;
+        let name = resource.name();
         match holder {
-            Holder::Owner(fingerprint) => write!(f, "{resource:?} held by {fingerprint}")?,
+            Holder::Owner(fingerprint) => write!(f, "{name:?} held by {fingerprint}")?,
             Holder::Foreign { kind } => {
-                write!(f, "the key of {resource:?} exists with foreign type {kind}, so it is data and not a lock")?;
+                write!(f, "the key of {name:?} exists with foreign type {kind}, so it is data and not a lock")?;
             }
-            Holder::Unknown => write!(f, "{resource:?} held")?,
+            Holder::Unknown => write!(f, "{name:?} held")?,
         }
         match remaining {
             Remaining::For(duration) => write!(f, " for {duration:?}"),

@@ -122,19 +122,26 @@ impl fmt::Display for NodeOutcome {
         match self {
             Self::Granted { counter } => write!(f, "granted (counter {counter})"),
             Self::Held(held) => held.fmt(f),
-            Self::Failed(error) => {
-                error.fmt(f)?;
-                let mut source = error.source();
-                while let Some(cause) = source {
-                    write!(f, ": {cause}")?;
-                    source = cause.source();
-                }
-                Ok(())
-            }
+            Self::Failed(error) => write_with_causes(f, error),
             Self::Lapsed => f.write_str("granted, but the lease ended before the token was settled"),
             Self::NotHeard => f.write_str("not heard before the decision"),
         }
     }
+}
+
+/// An error and its causes, without those that only repeat what the one above has said.
+fn write_with_causes(f: &mut fmt::Formatter<'_>, error: &NodeError) -> fmt::Result {
+    let mut said = error.to_string();
+    f.write_str(&said)?;
+    let mut source = error.source();
+    while let Some(cause) = source {
+        let says = cause.to_string();
+        if !said.ends_with(&says) {
+            write!(f, ": {says}")?;
+        }
+        (said, source) = (says, cause.source());
+    }
+    Ok(())
 }
 
 impl fmt::Display for Report {
@@ -181,6 +188,13 @@ mod tests {
         check("c", Some(FailureClass::Misconfigured));
         check("u", Some(FailureClass::Unavailable));
         check("h", Some(FailureClass::Contended));
+    }
+
+    #[test]
+    fn a_cause_that_repeats_the_one_above_is_not_written_again() {
+        let io = std::io::Error::new(std::io::ErrorKind::ConnectionRefused, "connection refused by 127.0.0.1");
+        let outcome = NodeOutcome::Failed(NodeError::unreachable(std::io::Error::other(io)));
+        assert_eq!(outcome.to_string(), "unreachable: connection refused by 127.0.0.1");
     }
 
     #[test]

@@ -165,7 +165,7 @@ mod tests {
         let resources = ["a", "b"].into_resources().unwrap();
         let answer = Value::Array(vec![Value::Int(2), Value::Int(1_500), bulk("owner"), bulk("0123456789abcdef")]);
         let Ok(Acquisition::Held(held)) = acquisition(&answer, &resources) else { panic!("{answer:?}") };
-        assert_eq!(held.to_string(), "Resource(\"b\") held by 01234567… for 1.5s");
+        assert_eq!(held.to_string(), "\"b\" held by 01234567… for 1.5s");
     }
 
     #[test]
