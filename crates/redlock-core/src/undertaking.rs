@@ -13,6 +13,7 @@ const ACQUIRE_SENT: u8 = 1;
 const ACQUIRE_ANSWERED: u8 = 2;
 const RELEASE_ANSWERED: u8 = 4;
 const NOTHING_THERE: u8 = 8;
+const TAKEN_AGAIN: u8 = 16;
 
 #[derive(Debug)]
 pub(crate) struct Undertaking {
@@ -60,7 +61,8 @@ impl Undertaking {
 
     /// Notes that an acquire is on its way, the first one or one that takes a node again.
     pub(crate) fn acquire_sent(&self, node: usize) {
-        self.progress[node].store(ACQUIRE_SENT, Ordering::Release);
+        let again = if self.may_be_on(node) { TAKEN_AGAIN } else { 0 };
+        self.progress[node].store(ACQUIRE_SENT | again, Ordering::Release);
     }
 
     /// Notes the answer to the acquire; `true` if a release was answered before it.
@@ -68,9 +70,12 @@ impl Undertaking {
         self.progress[node].fetch_or(ACQUIRE_ANSWERED, Ordering::AcqRel) & RELEASE_ANSWERED != 0
     }
 
-    /// The node said that somebody else is in the way, so it took nothing for us.
+    /// The node said that somebody is in the way, so it took nothing for us. If it was being taken again, that may be we:
+    /// of several resources some were gone and the others are still ours.
     pub(crate) fn nothing_there(&self, node: usize) {
-        self.progress[node].fetch_or(NOTHING_THERE, Ordering::AcqRel);
+        if self.progress[node].load(Ordering::Acquire) & TAKEN_AGAIN == 0 {
+            self.progress[node].fetch_or(NOTHING_THERE, Ordering::AcqRel);
+        }
     }
 
     pub(crate) fn release_answered(&self, node: usize) {
@@ -118,6 +123,16 @@ mod tests {
         assert!(!undertaking.may_be_on(1));
         undertaking.nothing_there(0);
         assert!(!undertaking.may_be_on(0));
+    }
+
+    #[test]
+    fn a_node_that_is_taken_again_in_vain_is_told_nevertheless() {
+        let undertaking = undertaking();
+        undertaking.acquire_sent(0);
+        undertaking.acquire_answered(0);
+        undertaking.acquire_sent(0);
+        undertaking.nothing_there(0);
+        assert!(undertaking.may_be_on(0));
     }
 
     #[test]
