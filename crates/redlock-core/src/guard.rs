@@ -103,7 +103,7 @@ impl Guard {
     /// Whether the lock may still be relied on. No request is made.
     #[must_use]
     pub fn is_held(&self) -> bool {
-        !matches!(self.state(), HoldState::Lost(_))
+        self.state().is_held()
     }
 
     /// Gates work that needs more time than may be left. No request is made.
@@ -122,7 +122,9 @@ impl Guard {
 
     /// Keeps the lock extended in the background, for as long as the guard is there and the ceiling allows.
     ///
-    /// Nothing else changes: [`Guard::lost`] tells when it failed, and releasing or dropping the guard ends it.
+    /// Nothing else changes: [`Guard::lost`] tells when it failed, and releasing or dropping the guard ends it. Goes on on
+    /// the runtime on which the lock was acquired, or another one that is there if that has ended. Called again, it
+    /// replaces what was asked for before.
     pub fn keep_alive(&self, keep_alive: KeepAlive) {
         self.client.watchdog.keep(&self.client, &self.hold, keep_alive);
     }
@@ -282,13 +284,13 @@ impl Held {
         self.grant().token()
     }
 
-    /// How long the lock may still be relied on; zero once it is lost.
+    /// How long the lock may still be relied on; zero once it is lost or given back.
     #[must_use]
     pub fn remaining(&self) -> Duration {
         self.hold.remaining()
     }
 
-    /// Held, uncertain, or lost.
+    /// Held, uncertain, lost, or given back by the guard.
     #[must_use]
     pub fn state(&self) -> HoldState {
         self.hold.state()
@@ -297,7 +299,7 @@ impl Held {
     /// Whether the lock may still be relied on.
     #[must_use]
     pub fn is_held(&self) -> bool {
-        !matches!(self.state(), HoldState::Lost(_))
+        self.state().is_held()
     }
 
     /// Gates work that needs more time than may be left; see [`Guard::require`].
@@ -308,7 +310,8 @@ impl Held {
         require(&self.hold, required)
     }
 
-    /// Resolves once the lock is lost; see [`Guard::lost`].
+    /// Resolves once the lock is lost; see [`Guard::lost`]. For a lock that the guard gave back it resolves at the end of
+    /// what was its validity, when nobody can rely on it any more.
     ///
     /// # Cancel safety
     /// Dropping the future changes nothing.
@@ -316,7 +319,8 @@ impl Held {
         self.hold.lost().await
     }
 
-    /// A token that is cancelled once the lock is lost, no later than the end of its validity.
+    /// A token that is cancelled once the lock is lost, no later than the end of its validity. A lock that the guard gave
+    /// back is not lost.
     #[must_use]
     pub fn lost_token(&self) -> CancellationToken {
         if let Some(client) = self.client.upgrade() {

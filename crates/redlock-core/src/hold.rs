@@ -13,6 +13,7 @@ use std::fmt;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
+use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
 
 /// The longest that a wait for the end of validity goes without looking at the clock again: timers may stand still while
@@ -35,6 +36,17 @@ pub enum HoldState {
     },
     /// Not valid any more, for good.
     Lost(LossReason),
+    /// Given back by its holder: not held any more, and not lost. Only a [`Held`](crate::Held) that outlives its guard says
+    /// this.
+    Released,
+}
+
+impl HoldState {
+    /// Whether the lock may still be relied on.
+    #[must_use]
+    pub fn is_held(self) -> bool {
+        matches!(self, Self::Held { .. } | Self::Uncertain { .. })
+    }
 }
 
 pub(crate) struct Hold {
@@ -43,8 +55,12 @@ pub(crate) struct Hold {
     clock: Arc<dyn Clock>,
     lease: Mutex<Lease>,
     lost: CancellationToken,
+    /// The runtime on which the lock was acquired: the one that looks after it, as it is there for its holder.
+    runtime: Option<Handle>,
     /// Whether the watchdog has been asked to announce the loss.
     pub(crate) watched: AtomicBool,
+    /// Whether it has been asked to keep this alive.
+    pub(crate) kept: AtomicBool,
     /// One extension at a time, so that the validity noted last is that of the ttl which the nodes were sent last.
     pub(crate) extending: tokio::sync::Mutex<()>,
 }
@@ -69,8 +85,9 @@ impl Hold {
     ) -> Self {
         let lease = Lease { valid_until, terms, uncertain: false, lost: None, released: false };
         let (lost, extending) = (CancellationToken::new(), tokio::sync::Mutex::new(()));
-        let watched = AtomicBool::new(false);
-        Self { undertaking, grant, clock, lease: Mutex::new(lease), lost, watched, extending }
+        let runtime = Handle::try_current().ok();
+        let (watched, kept) = (AtomicBool::new(false), AtomicBool::new(false));
+        Self { undertaking, grant, clock, lease: Mutex::new(lease), lost, runtime, watched, kept, extending }
     }
 
     pub(crate) fn undertaking(&self) -> &Arc<Undertaking> {
@@ -81,24 +98,25 @@ impl Hold {
         &self.grant
     }
 
-    pub(crate) fn terms(&self) -> Terms {
-        self.lease().terms
+    pub(crate) fn runtime(&self) -> Option<&Handle> {
+        self.runtime.as_ref()
     }
 
-    pub(crate) fn is_released(&self) -> bool {
-        self.lease().released
+    pub(crate) fn terms(&self) -> Terms {
+        self.lease().terms
     }
 
     /// The state now. Whoever finds that the validity is over gives the signal.
     pub(crate) fn state(&self) -> HoldState {
         let now = self.clock.now();
         let mut lease = self.lease();
-        if lease.lost.is_none() && lease.valid_until <= now {
+        if lease.lost.is_none() && !lease.released && lease.valid_until <= now {
             self.note_loss(&mut lease, LossReason::Expired);
         }
         let remaining = lease.valid_until.since(now);
         match lease.lost {
             Some(reason) => HoldState::Lost(reason),
+            None if lease.released => HoldState::Released,
             None if lease.uncertain => HoldState::Uncertain { remaining },
             None => HoldState::Held { remaining },
         }
@@ -107,17 +125,21 @@ impl Hold {
     pub(crate) fn remaining(&self) -> Duration {
         match self.state() {
             HoldState::Held { remaining } | HoldState::Uncertain { remaining } => remaining,
-            HoldState::Lost(_) => Duration::ZERO,
+            HoldState::Lost(_) | HoldState::Released => Duration::ZERO,
         }
     }
 
-    /// Resolves once the lock is lost, no later than the end of its validity.
+    /// Resolves once the lock is lost, no later than the end of its validity; then too if it was given back before.
     pub(crate) async fn lost(&self) -> LossReason {
         loop {
             let remaining = match self.state() {
                 HoldState::Lost(reason) => return reason,
                 HoldState::Held { remaining } | HoldState::Uncertain { remaining } => remaining,
+                HoldState::Released => self.lease().valid_until.since(self.clock.now()),
             };
+            if remaining.is_zero() {
+                return LossReason::Expired;
+            }
             let pause = remaining.min(LOOK_AT_LEAST_EVERY);
             // Either the signal or the time to look again.
             let _ = tokio::time::timeout(pause, self.lost.cancelled()).await;

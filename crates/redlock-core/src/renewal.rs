@@ -1,7 +1,8 @@
 //! Extends one hold or many on all nodes: one call per node and some hundred holds.
 //!
 //! Decided per hold, as an acquire is: extended by a quorum; or lost, because so many nodes no longer hold it for us that
-//! no quorum is left; or unconfirmed. Silence is not a refusal. While a quorum confirms ownership, nodes that have become
+//! no quorum is left; or unconfirmed. The former two are noted in the hold at the reply that decides, whoever is still
+//! being listened to. Silence is not a refusal. While a quorum confirms ownership, nodes that have become
 //! free (restarted, flushed, or not reached by the acquire) are taken again, so that a thin majority grows; without a
 //! quorum nothing is taken, so a lost lock is never brought back.
 
@@ -77,7 +78,7 @@ impl Ballot {
     }
 
     fn is_over(&self) -> bool {
-        matches!(self.hold.state(), HoldState::Lost(_))
+        !self.hold.state().is_held()
     }
 
     fn count(&mut self, node: usize, extension: Option<Extension>) {
@@ -94,6 +95,20 @@ impl Ballot {
 
     fn is_decided(&self) -> bool {
         self.tally.decision() != Decision::Pending
+    }
+
+    /// Whether a quorum has extended, and something is left of the new validity.
+    fn is_extended(&self, now: Moment) -> bool {
+        self.tally.decision() == Decision::Won && now < self.new_end
+    }
+
+    /// Tells the hold what is certain by now; nothing that comes later changes it.
+    fn settle(&self, nodes: usize, now: Moment) {
+        if self.is_extended(now) {
+            self.hold.extended(self.new_end, self.terms);
+        } else if nodes - quorum_of(nodes) < self.gone {
+            self.hold.lose(LossReason::NotOwner { gone: self.gone, nodes });
+        }
     }
 }
 
@@ -133,7 +148,11 @@ impl Renewal<'_> {
 
     fn hear(&mut self, live: &[usize], reply: Reply) {
         let Answer::Extend(part, answer) = reply.answer else { unreachable!("only extensions were asked for") };
-        self.count(reply.node, &live[part], answer);
+        self.count(reply.node, &live[part.clone()], answer);
+        let now = self.client.clock.now();
+        for hold in &live[part] {
+            self.holds[*hold].settle(self.client.lanes.len(), now);
+        }
     }
 
     fn count(&mut self, node: usize, holds: &[usize], answer: Result<Vec<Extension>, NodeError>) {
@@ -168,13 +187,8 @@ impl Renewal<'_> {
     }
 
     fn verdict(&self, ballot: &Ballot) -> Result<Duration, ExtendError> {
-        let nodes = self.client.lanes.len();
-        let now = self.client.clock.now();
-        if ballot.tally.decision() == Decision::Won && now < ballot.new_end {
-            ballot.hold.extended(ballot.new_end, ballot.terms);
+        if ballot.is_extended(self.client.clock.now()) {
             self.take_again(ballot);
-        } else if nodes - quorum_of(nodes) < ballot.gone {
-            ballot.hold.lose(LossReason::NotOwner { gone: ballot.gone, nodes });
         } else {
             // Also if a quorum granted, but so late that the new validity is over as well: no reason to give up yet.
             ballot.hold.unconfirmed();
@@ -183,6 +197,8 @@ impl Renewal<'_> {
             HoldState::Lost(reason) => Err(ExtendError::Lost { reason }),
             HoldState::Held { remaining } => Ok(remaining),
             HoldState::Uncertain { remaining } => Err(ExtendError::Unconfirmed { remaining, failed: self.failures() }),
+            // Given back while the renewal was under way: nobody waits for this.
+            HoldState::Released => Err(ExtendError::Unconfirmed { remaining: Duration::ZERO, failed: Vec::new() }),
         }
     }
 
