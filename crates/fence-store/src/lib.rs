@@ -92,3 +92,8 @@ pub use store::{Claim, FenceStore};
 pub use telemetry::OPERATIONS;
 pub use transaction::{Settled, Ticket, Transaction};
 pub use write::Applied;
+
+/// The example in the readme, so that it keeps compiling.
+#[cfg(all(doctest, feature = "postgres"))]
+#[doc = include_str!("../../../README.md")]
+struct Readme;

@@ -77,12 +77,7 @@ impl Caretaker {
             // A signal to the test's process group must not take the caretaker before it has done its work.
             .process_group(0);
         let shell = shell.spawn().map_err(BenchError::io("start a shell"))?;
-        let mut caretaker = Self {
-            program: program.to_owned(),
-            shell,
-            alive: Some(alive),
-            log,
-        };
+        let mut caretaker = Self { program: program.to_owned(), shell, alive: Some(alive), log };
         caretaker.wait_until_ready(ready)?;
         Ok(caretaker)
     }
@@ -106,10 +101,7 @@ impl Caretaker {
                 return Ok(());
             }
             // A server that gave up says so on its last line; its caretaker stays until we let go of the pipe.
-            if ["Aborting", "FATAL:", "FATAL ERROR"]
-                .iter()
-                .any(|end| log.contains(end))
-            {
+            if ["Aborting", "FATAL:", "FATAL ERROR"].iter().any(|end| log.contains(end)) {
                 return Err(self.did_not_start("it gave up"));
             }
             #[expect(clippy::disallowed_methods, reason = "a log file offers nothing to wait for")]
@@ -163,16 +155,8 @@ fn as_user(user: &str) -> Result<Vec<PathBuf>, BenchError> {
     if !rustix::process::geteuid().is_root() {
         return Ok(Vec::new());
     }
-    let setpriv = find_program("setpriv").ok_or(BenchError::NotInstalled {
-        program: "setpriv".into(),
-        package: "util-linux",
-    })?;
-    let arguments = [
-        format!("--reuid={user}"),
-        format!("--regid={user}"),
-        "--clear-groups".to_owned(),
-    ];
-    Ok(std::iter::once(setpriv)
-        .chain(arguments.into_iter().map(PathBuf::from))
-        .collect())
+    let setpriv =
+        find_program("setpriv").ok_or(BenchError::NotInstalled { program: "setpriv".into(), package: "util-linux" })?;
+    let arguments = [format!("--reuid={user}"), format!("--regid={user}"), "--clear-groups".to_owned()];
+    Ok(std::iter::once(setpriv).chain(arguments.into_iter().map(PathBuf::from)).collect())
 }

@@ -109,18 +109,12 @@ impl MariaDb {
         // The socket file is announced with the port, after everything else.
         let ready = format!("port: {port}");
         let caretaker = Caretaker::start("mariadbd", USER, folder, "TERM", &ready, &command)?;
-        Ok(Self {
-            url: format!("mysql://root@127.0.0.1:{port}/mysql"),
-            caretaker: Some(caretaker),
-        })
+        Ok(Self { url: format!("mysql://root@127.0.0.1:{port}/mysql"), caretaker: Some(caretaker) })
     }
 }
 
 fn program(name: &str) -> Result<PathBuf, BenchError> {
-    find_program(name).ok_or_else(|| BenchError::NotInstalled {
-        program: name.to_owned(),
-        package: "mariadb-server",
-    })
+    find_program(name).ok_or_else(|| BenchError::NotInstalled { program: name.to_owned(), package: "mariadb-server" })
 }
 
 #[cfg(test)]

@@ -80,13 +80,7 @@ impl Postgres {
     fn start_on(port: u16, binaries: &Path) -> Result<Self, BenchError> {
         let initdb = binaries.join("initdb");
         let folder = folder_from_template("postgres", |data| {
-            let words = [
-                "--username=postgres",
-                "--auth=trust",
-                "--encoding=UTF8",
-                "--locale=C.UTF-8",
-                "--no-sync",
-            ];
+            let words = ["--username=postgres", "--auth=trust", "--encoding=UTF8", "--locale=C.UTF-8", "--no-sync"];
             let mut command = vec![initdb.as_path()];
             command.extend(words.map(Path::new));
             command.extend([Path::new("--pgdata"), data]);
@@ -103,23 +97,14 @@ impl Postgres {
             "max_connections=200",
             "shared_buffers=32MB",
         ];
-        let mut command = vec![
-            program.as_path(),
-            Path::new("-D"),
-            &data,
-            Path::new("-p"),
-            Path::new(&port_text),
-        ];
+        let mut command = vec![program.as_path(), Path::new("-D"), &data, Path::new("-p"), Path::new(&port_text)];
         for setting in settings {
             command.extend([Path::new("-c"), Path::new(setting)]);
         }
         // SIGINT is "fast shutdown": sessions are ended, shared memory is given back.
         let ready = "database system is ready to accept connections";
         let caretaker = Caretaker::start("postgres", USER, folder, "INT", ready, &command)?;
-        Ok(Self {
-            url: format!("postgres://postgres@127.0.0.1:{port}/postgres"),
-            caretaker: Some(caretaker),
-        })
+        Ok(Self { url: format!("postgres://postgres@127.0.0.1:{port}/postgres"), caretaker: Some(caretaker) })
     }
 }
 
@@ -139,10 +124,7 @@ fn binaries() -> Result<PathBuf, BenchError> {
         .chain(on_path)
         .chain(debian)
         .find(|folder| folder.join("initdb").is_file() && folder.join("postgres").is_file())
-        .ok_or(BenchError::NotInstalled {
-            program: "postgres".into(),
-            package: "postgresql",
-        })
+        .ok_or(BenchError::NotInstalled { program: "postgres".into(), package: "postgresql" })
 }
 
 #[cfg(test)]

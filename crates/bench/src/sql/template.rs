@@ -30,9 +30,7 @@ pub(super) fn folder_from_template(
     if copied.success() {
         Ok(folder)
     } else {
-        Err(BenchError::io("copy the template")(std::io::Error::other(
-            copied.to_string(),
-        )))
+        Err(BenchError::io("copy the template")(std::io::Error::other(copied.to_string())))
     }
 }
 
@@ -58,10 +56,7 @@ fn template(name: &str, make: impl FnOnce(&Path) -> Result<(), BenchError>) -> R
 
 /// A folder that the server's user can write to, whatever the umask; what matters is inside `data`, which is its own.
 fn open_folder(parent: &Path, prefix: &str) -> Result<TempDir, BenchError> {
-    let folder = tempfile::Builder::new()
-        .prefix(prefix)
-        .tempdir_in(parent)
-        .map_err(BenchError::io("make a folder"))?;
+    let folder = tempfile::Builder::new().prefix(prefix).tempdir_in(parent).map_err(BenchError::io("make a folder"))?;
     let open = Permissions::from_mode(0o777);
     fs::set_permissions(folder.path(), open).map_err(BenchError::io("open a folder"))?;
     Ok(folder)

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use fence_store::{FenceError, Flavor, Upsert};
-use redlock_core::Resource;
+use redlock_core::{Grant, Resource};
 use sea_query::{Expr, ExprTrait, Query};
 use tokio::sync::Barrier;
 use tokio::task::JoinSet;
@@ -27,6 +27,28 @@ on_every_database! {
     an_error_that_was_passed_over_is_not_committed_mariadb
     an_error_that_was_passed_over_is_not_committed_sqlite
         => errors_passed_over;
+    resources_granted_together_are_fenced_together_postgres
+    resources_granted_together_are_fenced_together_mariadb
+    resources_granted_together_are_fenced_together_sqlite
+        => granted_together;
+}
+
+/// A grant of several resources raises the fence of each, or of none.
+async fn granted_together<DB: TestDb>() {
+    let bench = Bench::<DB>::new(2).await;
+    let of = |resources: &[&str], token: i64| Grant::assume_granted(resources, token).unwrap();
+    let highest = async |name: &str| bench.store.highest_token(&Resource::new(name).unwrap()).await.unwrap();
+
+    bench.store.begin(&of(&["b", "a"], 5)).await.unwrap().commit().await.unwrap();
+    assert_eq!((highest("a").await, highest("b").await), (Some(5), Some(5)));
+    assert_stale(bench.store.begin(&of(&["a"], 4)).await, 4, 5);
+    assert_stale(bench.store.begin(&of(&["b"], 4)).await, 4, 5);
+
+    // One of them stale: nothing ran, and the other is where it was.
+    assert_stale(bench.store.begin(&of(&["0", "a"], 4)).await, 4, 5);
+    assert_eq!(highest("0").await, None);
+    bench.store.begin(&of(&["a", "c"], 6)).await.unwrap().commit().await.unwrap();
+    assert_eq!((highest("a").await, highest("b").await, highest("c").await), (Some(6), Some(5), Some(6)));
 }
 
 pub(crate) const CROWD: i64 = 32;
