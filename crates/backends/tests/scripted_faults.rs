@@ -4,8 +4,8 @@
 use redlock_backends::MemoryNode;
 use redlock_backends::faulty::{Fault, Faulty};
 use redlock_core::{
-    AcquireError, Acquisition, Guard, IntoResources as _, KeyPrefix, LockNode, NodeError, Owner, Ownership, Redlock,
-    TokioClock, Ttl,
+    AcquireError, Acquisition, Election, Guard, IntoResources as _, KeepAlive, KeyPrefix, LockNode, NodeError, Owner,
+    Ownership, Redlock, Retry, TokioClock, Ttl,
 };
 use std::future::poll_fn;
 use std::pin::pin;
@@ -249,6 +249,72 @@ fn p5_a_release_or_an_extension_cancelled_at_any_await_leaves_nothing_behind() {
     });
 }
 
+/// What is cancelled: work under a lock, or an election, with the lock kept alive meanwhile.
+#[derive(Clone, Copy, PartialEq, Debug)]
+enum Kept {
+    WithLock,
+    Campaign,
+    Serve,
+}
+
+impl Kept {
+    /// Three awaits of work in the middle, so that it can be cancelled there as well.
+    async fn run(self, redlock: &Redlock) {
+        let work = async |_held| {
+            for _ in 0..3 {
+                tokio::task::yield_now().await;
+            }
+        };
+        let single = Retry { wait: Duration::ZERO, ..Retry::default() };
+        let election = Election::new(redlock, "r").unwrap().retry(single);
+        match self {
+            Self::WithLock => drop(redlock.request("r").wait(Duration::ZERO).work().run(work).await),
+            Self::Campaign => drop(election.campaign().await),
+            // Campaigns for ever while it cannot win; the first two stand for all of them.
+            Self::Serve => drop(tokio::time::timeout(ms(110), election.serve(work)).await),
+        }
+    }
+}
+
+#[test]
+fn p5_work_under_a_lock_and_elections_cancelled_at_any_await_leave_nothing_behind() {
+    for_all_conditions(async |conditions| {
+        for kept in [Kept::WithLock, Kept::Campaign, Kept::Serve] {
+            for polls in 0.. {
+                let world = World::new(conditions).await;
+                world.meets(conditions);
+                let ended = cancelled_after(polls, kept.run(&world.redlock)).await.is_some();
+                world.assert_nothing_left(conditions, &format!("{kept:?} cancelled after {polls} polls")).await;
+                if ended {
+                    break;
+                }
+            }
+        }
+    });
+}
+
+/// The lock is granted by healthy nodes, which fall into their conditions while the work runs. It is cancelled before, in
+/// and after renewals, every half second, that go well or fail; the ttl is too long to help.
+#[test]
+fn p5_work_cancelled_while_its_lock_is_renewed_leaves_nothing_behind() {
+    for_all_conditions(async |conditions| {
+        if conditions.contains(&Condition::Held) {
+            return;
+        }
+        for cancelled_after in [0, 499, 501, 511, 551, 581, 700, 1_005].map(ms) {
+            let world = World::new(conditions).await;
+            let twice_a_second = KeepAlive::default().every_fraction(120);
+            let work = world.redlock.request("r").work().keep_alive(twice_a_second).run(async |_held| {
+                world.meets(conditions);
+                std::future::pending::<()>().await;
+            });
+            let result = tokio::time::timeout(cancelled_after, work).await;
+            assert!(result.is_err(), "{conditions:?}: the validity is not over: {result:?}");
+            world.assert_nothing_left(conditions, &format!("work cancelled after {cancelled_after:?}")).await;
+        }
+    });
+}
+
 #[test]
 fn p5_the_client_may_be_dropped_with_work_in_the_background() {
     for_all_conditions(async |conditions| {
@@ -311,5 +377,53 @@ fn p5_a_release_that_overtakes_its_acquire_is_repeated() {
         tokio::time::sleep(ms(1_000)).await;
         assert!(node.0.locks().is_empty(), "{:?}", node.0.locks());
         redlock.settled().await;
+    });
+}
+
+/// A node with a bug.
+#[derive(Debug)]
+struct Panics(MemoryNode);
+
+#[async_trait::async_trait]
+impl LockNode for Panics {
+    fn name(&self) -> &str {
+        self.0.name()
+    }
+
+    async fn acquire(&self, _: &Ownership, _: Ttl, _: u64) -> Result<Acquisition, NodeError> {
+        tokio::task::yield_now().await;
+        panic!("a bug in this node")
+    }
+
+    async fn raise(&self, _: &Ownership, _: u64) -> Result<redlock_core::Raising, NodeError> {
+        panic!("a bug in this node")
+    }
+
+    async fn extend(&self, _: &Ownership, _: Ttl) -> Result<redlock_core::Extension, NodeError> {
+        panic!("a bug in this node")
+    }
+
+    async fn release(&self, _: &Ownership) -> Result<redlock_core::Releasing, NodeError> {
+        panic!("a bug in this node")
+    }
+}
+
+#[test]
+fn p5_a_node_that_panics_keeps_nothing_locked_on_the_others() {
+    in_virtual_time(async {
+        let clock = Arc::new(TokioClock::starting_now());
+        let memory: Vec<_> = (0..2).map(|n| Arc::new(MemoryNode::with_clock(format!("n{n}"), clock.clone()))).collect();
+        let slow = Arc::new(Faulty::new(Arc::clone(&memory[1])));
+        slow.always(|_| Fault::request_delay(ms(10)));
+        let nodes: [Arc<dyn LockNode>; 3] =
+            [Arc::clone(&memory[0]) as _, Arc::new(Panics(MemoryNode::new("panics"))), slow];
+        let redlock = Redlock::builder().nodes(nodes).ttl(TTL).node_timeout(NODE_TIMEOUT).clock(clock).build().unwrap();
+        let attempt = tokio::task::LocalSet::new();
+        let client = redlock.clone();
+        let attempt = attempt
+            .run_until(async move { tokio::task::spawn_local(async move { client.try_acquire("r").await }).await });
+        assert!(attempt.await.is_err(), "the bug is not hidden");
+        tokio::time::sleep(ms(1_000)).await;
+        assert!(memory.iter().all(|node| node.locks().is_empty()), "{memory:?}");
     });
 }
