@@ -537,3 +537,37 @@ fn the_end_of_one_runtime_does_not_end_the_keeping_of_another() {
     assert!(kept.is_held(), "{:?}", kept.state());
     drop(early);
 }
+
+/// An extension to a shorter ttl shrinks the validity at once, and those who wait for its end hear of that.
+#[tokio::test(start_paused = true)]
+async fn a_validity_that_was_shortened_ends_on_time() {
+    for confirmed in [true, false] {
+        let world = World::new(5, |builder| builder.ttl(ms(30_000)));
+        let guard = world.redlock.try_acquire("r").await.unwrap();
+        let (lost, held) = (guard.lost_token(), guard.held());
+        if !confirmed {
+            world.meets(|_, _| Fault::error(NodeError::unreachable("connection refused")));
+        }
+        let waiting = async { tokio::join!(lost.cancelled(), held.lost()) };
+        let shortening = async {
+            // Just after those who wait have looked.
+            sleep(ms(1_003)).await;
+            let began = Instant::now();
+            assert_eq!(guard.extend_to(ms(100)).await.is_ok(), confirmed);
+            began
+        };
+        let (_, began) = tokio::join!(waiting, shortening);
+        assert!(began.elapsed() <= whole_validity(ms(100)) + TICK, "confirmed: {confirmed}: {:?}", began.elapsed());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_ceiling_comes_on_time_while_a_renewal_is_under_way() {
+    let world = World::new(5, |builder| builder.ttl(ms(10_000)).node_timeout(ms(4_500)));
+    let guard = world.redlock.try_acquire("r").await.unwrap();
+    world.meets(|node, _| if node < 2 { Fault::request_delay(ms(4_000)) } else { Fault::none() });
+    let began = Instant::now();
+    guard.keep_alive(KeepAlive::default().max_hold(ms(5_050)));
+    guard.lost_token().cancelled().await;
+    assert!(began.elapsed() <= ms(5_050) + TICK, "{:?}", began.elapsed());
+}

@@ -9,11 +9,14 @@ use crate::error::LossReason;
 use crate::settings::Terms;
 use crate::token::Grant;
 use crate::undertaking::Undertaking;
+use futures_util::future::select;
 use std::fmt;
+use std::pin::pin;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::runtime::Handle;
+use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 /// The longest that a wait for the end of validity goes without looking at the clock again: timers may stand still while
@@ -55,6 +58,8 @@ pub(crate) struct Hold {
     clock: Arc<dyn Clock>,
     lease: Mutex<Lease>,
     lost: CancellationToken,
+    /// Wakes those who wait for an end of validity that now comes earlier.
+    shortened: Notify,
     /// The runtime on which the lock was acquired: the one that looks after it, as it is there for its holder.
     runtime: Option<Handle>,
     /// Whether the watchdog has been asked to announce the loss.
@@ -87,7 +92,8 @@ impl Hold {
         let (lost, extending) = (CancellationToken::new(), tokio::sync::Mutex::new(()));
         let runtime = Handle::try_current().ok();
         let (watched, kept) = (AtomicBool::new(false), AtomicBool::new(false));
-        Self { undertaking, grant, clock, lease: Mutex::new(lease), lost, runtime, watched, kept, extending }
+        let shortened = Notify::new();
+        Self { undertaking, grant, clock, lease: Mutex::new(lease), lost, shortened, runtime, watched, kept, extending }
     }
 
     pub(crate) fn undertaking(&self) -> &Arc<Undertaking> {
@@ -132,6 +138,9 @@ impl Hold {
     /// Resolves once the lock is lost, no later than the end of its validity; then too if it was given back before.
     pub(crate) async fn lost(&self) -> LossReason {
         loop {
+            let mut shortened = pin!(self.shortened.notified());
+            // From before the look, so that nothing is missed in between.
+            shortened.as_mut().enable();
             let remaining = match self.state() {
                 HoldState::Lost(reason) => return reason,
                 HoldState::Held { remaining } | HoldState::Uncertain { remaining } => remaining,
@@ -141,8 +150,8 @@ impl Hold {
                 return LossReason::Expired;
             }
             let pause = remaining.min(LOOK_AT_LEAST_EVERY);
-            // Either the signal or the time to look again.
-            let _ = tokio::time::timeout(pause, self.lost.cancelled()).await;
+            // Whichever comes first: the signal, an earlier end, or the time to look again.
+            let _ = tokio::time::timeout(pause, select(pin!(self.lost.cancelled()), shortened)).await;
         }
     }
 
@@ -151,16 +160,28 @@ impl Hold {
     }
 
     /// An extension to `new_end` is about to be sent. A node that executes a shorter one ends the lock earlier, whether or
-    /// not that is heard, so the validity shrinks before anything is sent.
-    pub(crate) fn extending_to(&self, new_end: Moment, terms: Terms) {
+    /// not that is heard, so the validity shrinks before anything is sent. Says whether it has.
+    pub(crate) fn extending_to(&self, new_end: Moment, terms: Terms) -> bool {
         self.undertaking.extended_to(terms.ttl);
-        let mut lease = self.lease();
-        lease.valid_until = lease.valid_until.min(new_end);
+        let shorter = {
+            let mut lease = self.lease();
+            let shorter = new_end < lease.valid_until;
+            lease.valid_until = lease.valid_until.min(new_end);
+            shorter
+        };
+        if shorter {
+            self.shortened.notify_waiters();
+        }
+        shorter
     }
 
-    /// A quorum has extended.
+    /// A quorum has extended, and this is heard now: too late if the earlier validity is over.
     pub(crate) fn extended(&self, new_end: Moment, terms: Terms) {
+        let now = self.clock.now();
         let mut lease = self.lease();
+        if lease.lost.is_none() && !lease.released && lease.valid_until <= now {
+            self.note_loss(&mut lease, LossReason::Expired);
+        }
         if lease.lost.is_none() {
             (lease.valid_until, lease.terms, lease.uncertain) = (new_end, terms, false);
         }

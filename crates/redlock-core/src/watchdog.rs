@@ -177,6 +177,11 @@ impl Watchdog {
         true
     }
 
+    /// The end of a validity comes earlier than it did at the last look.
+    pub(crate) fn look_again(&self) {
+        self.changed.notify_one();
+    }
+
     /// The client is gone, and with it all guards.
     pub(crate) fn stop(&self) {
         let task = std::mem::take(&mut self.state().task);
@@ -347,8 +352,11 @@ fn until_next(charges: &[Charge], now: Moment) -> Duration {
         if let Some(hold) = charge.hold.upgrade() {
             pause = pause.min(hold.remaining());
         }
-        if let Some(keep) = charge.keep.filter(|keep| keep.under_way.is_none()) {
-            pause = pause.min(keep.due.since(now)).min(keep.until.since(now));
+        if let Some(keep) = charge.keep {
+            pause = pause.min(keep.until.since(now));
+            if keep.under_way.is_none() {
+                pause = pause.min(keep.due.since(now));
+            }
         }
     }
     pause
