@@ -4,6 +4,10 @@
 //! thread only waits for it. So these calls work outside of any runtime and inside one alike, without dead-lock: inside,
 //! they block the thread they are called on, which is what a blocking call does.
 //!
+//! Give it nodes that have not connected yet (`RedisNode::open_all`): they connect on the background runtime. Connections
+//! that were made on a runtime of the caller's stand still while a call blocks that runtime's only thread, until they are
+//! given up and made anew.
+//!
 //! ```
 //! # fn example(nodes: Vec<std::sync::Arc<dyn redlock_core::LockNode>>) -> Result<(), Box<dyn std::error::Error>> {
 //! use redlock_core::blocking::Redlock;
