@@ -175,13 +175,9 @@ impl Hold {
         shorter
     }
 
-    /// A quorum has extended, and this is heard now: too late if the earlier validity is over.
+    /// A quorum has extended.
     pub(crate) fn extended(&self, new_end: Moment, terms: Terms) {
-        let now = self.clock.now();
         let mut lease = self.lease();
-        if lease.lost.is_none() && !lease.released && lease.valid_until <= now {
-            self.note_loss(&mut lease, LossReason::Expired);
-        }
         if lease.lost.is_none() {
             (lease.valid_until, lease.terms, lease.uncertain) = (new_end, terms, false);
         }
