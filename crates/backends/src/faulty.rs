@@ -301,7 +301,12 @@ impl<N: LockNode + 'static> LockNode for Faulty<N> {
         self.send(Question::Health, call).await
     }
 
-    fn identity(&self) -> Option<String> {
+    fn order(&self) -> Option<u64> {
+        // One wire keeps what order the node keeps, unless its carrier had to be started anew.
+        self.inner.order()
+    }
+
+    fn identity(&self) -> Option<Arc<str>> {
         self.inner.identity()
     }
 

@@ -14,7 +14,7 @@ mod scripts;
 mod trouble;
 
 use self::keys::Keys;
-use self::link::{Fleet, Link};
+use self::link::Link;
 use self::scripts::{ACQUIRE, EXTEND, RAISE, RELEASE, Script};
 use ::redis::{Cmd, Value};
 use async_trait::async_trait;
@@ -52,11 +52,7 @@ impl RedisNode {
     /// # Errors
     /// [`UrlError`] if it is not such a URL.
     pub fn open(url: &str) -> Result<Self, UrlError> {
-        Self::open_in(url, &Arc::new(Fleet::default()))
-    }
-
-    fn open_in(url: &str, fleet: &Arc<Fleet>) -> Result<Self, UrlError> {
-        Ok(Self { link: Link::open(url, Arc::clone(fleet))? })
+        Ok(Self { link: Link::open(url)? })
     }
 
     /// Opens a node and connects.
@@ -77,8 +73,8 @@ impl RedisNode {
     /// Opens the nodes of one quorum and connects to all of them at once, ready for
     /// [`RedlockBuilder::nodes`](redlock_core::RedlockBuilder::nodes).
     ///
-    /// Nodes that cannot be reached at present are kept: they are connected to when they come up, and checked then. From
-    /// now on each of these nodes refuses to vote while it leads to the same server as another of them.
+    /// Nodes that cannot be reached at present are kept: they are connected to when they come up, and checked then. A server
+    /// under two names has one vote at any time; here it is an error as well.
     ///
     /// # Errors
     /// [`ConnectError`] if a URL is none, or a server that can be reached refuses, is a replica, or is named twice: what
@@ -89,13 +85,24 @@ impl RedisNode {
     pub async fn connect_all<'a>(
         urls: impl IntoIterator<Item = &'a str>,
     ) -> Result<Vec<Arc<dyn LockNode>>, ConnectError> {
-        let nodes = Self::open_fleet(urls)?;
+        let nodes: Vec<Self> = urls.into_iter().map(Self::open).collect::<Result<_, _>>()?;
         for node in &nodes {
             node.link.begin_connecting();
         }
-        for node in &nodes {
-            if let Err(source @ NodeError::Refused { .. }) = node.link.connection().await {
-                return Err(ConnectError::Node { node: node.name().to_owned(), source });
+        for (position, node) in nodes.iter().enumerate() {
+            let refused = |source| Err(ConnectError::Node { node: node.name().to_owned(), source });
+            match node.link.connection().await {
+                Err(NodeError::Unreachable(_)) => {}
+                Err(source) => return refused(source),
+                Ok(_) => {
+                    let twin = nodes[..position]
+                        .iter()
+                        .find(|other| node.identity().is_some_and(|identity| Some(identity) == other.identity()));
+                    if let Some(twin) = twin {
+                        let cause = format!("it has the run_id of {}", twin.name());
+                        return refused(NodeError::refused(Refusal::SameServer, cause));
+                    }
+                }
             }
         }
         Ok(nodes.into_iter().map(|node| Arc::new(node) as Arc<dyn LockNode>).collect())
@@ -104,24 +111,17 @@ impl RedisNode {
     /// Opens the nodes of one quorum without connecting: the first calls do that. Their time is not known before, so the
     /// first grant after all of them were wiped may carry a low token; [`RedisNode::connect_all`] does not have that gap.
     ///
-    /// As with [`RedisNode::connect_all`], each of them refuses to vote while it leads to the same server as another.
-    ///
     /// # Errors
     /// [`UrlError`] for the first URL that is none.
     pub fn open_all<'a>(urls: impl IntoIterator<Item = &'a str>) -> Result<Vec<Arc<dyn LockNode>>, UrlError> {
-        let nodes = Self::open_fleet(urls)?;
-        Ok(nodes.into_iter().map(|node| Arc::new(node) as Arc<dyn LockNode>).collect())
-    }
-
-    fn open_fleet<'a>(urls: impl IntoIterator<Item = &'a str>) -> Result<Vec<Self>, UrlError> {
-        let fleet = Arc::new(Fleet::default());
-        urls.into_iter().map(|url| Self::open_in(url, &fleet)).collect()
+        urls.into_iter().map(|url| Ok(Arc::new(Self::open(url)?) as Arc<dyn LockNode>)).collect()
     }
 
     async fn run(&self, script: &Script, keys: &[String], arguments: &[&[u8]]) -> Result<Value, NodeError> {
         match self.link.send(&script.by_digest(keys, arguments)).await {
             Err(trouble) if trouble::script_is_unknown(&trouble) => {
                 // The text teaches the server the script again, so this costs one more round trip per flush.
+                self.link.order_is_lost();
                 Ok(self.link.send(&script.by_text(keys, arguments)).await?)
             }
             answer => Ok(answer?),
@@ -213,7 +213,11 @@ impl LockNode for RedisNode {
         Ok(health)
     }
 
-    fn identity(&self) -> Option<String> {
+    fn order(&self) -> Option<u64> {
+        Some(self.link.order())
+    }
+
+    fn identity(&self) -> Option<Arc<str>> {
         self.link.identity()
     }
 

@@ -379,3 +379,51 @@ fn p5_a_release_that_overtakes_its_acquire_is_repeated() {
         redlock.settled().await;
     });
 }
+
+/// A node with a bug.
+#[derive(Debug)]
+struct Panics(MemoryNode);
+
+#[async_trait::async_trait]
+impl LockNode for Panics {
+    fn name(&self) -> &str {
+        self.0.name()
+    }
+
+    async fn acquire(&self, _: &Ownership, _: Ttl, _: u64) -> Result<Acquisition, NodeError> {
+        tokio::task::yield_now().await;
+        panic!("a bug in this node")
+    }
+
+    async fn raise(&self, _: &Ownership, _: u64) -> Result<redlock_core::Raising, NodeError> {
+        panic!("a bug in this node")
+    }
+
+    async fn extend(&self, _: &Ownership, _: Ttl) -> Result<redlock_core::Extension, NodeError> {
+        panic!("a bug in this node")
+    }
+
+    async fn release(&self, _: &Ownership) -> Result<redlock_core::Releasing, NodeError> {
+        panic!("a bug in this node")
+    }
+}
+
+#[test]
+fn p5_a_node_that_panics_keeps_nothing_locked_on_the_others() {
+    in_virtual_time(async {
+        let clock = Arc::new(TokioClock::starting_now());
+        let memory: Vec<_> = (0..2).map(|n| Arc::new(MemoryNode::with_clock(format!("n{n}"), clock.clone()))).collect();
+        let slow = Arc::new(Faulty::new(Arc::clone(&memory[1])));
+        slow.always(|_| Fault::request_delay(ms(10)));
+        let nodes: [Arc<dyn LockNode>; 3] =
+            [Arc::clone(&memory[0]) as _, Arc::new(Panics(MemoryNode::new("panics"))), slow];
+        let redlock = Redlock::builder().nodes(nodes).ttl(TTL).node_timeout(NODE_TIMEOUT).clock(clock).build().unwrap();
+        // Its bug is its own failure: one missing vote.
+        let guard = redlock.try_acquire("r").await.unwrap();
+        assert_eq!(guard.report().failed().count(), 1, "{}", guard.report());
+        guard.extend().await.unwrap();
+        drop(guard);
+        tokio::time::sleep(ms(1_000)).await;
+        assert!(memory.iter().all(|node| node.locks().is_empty()), "{memory:?}");
+    });
+}

@@ -5,19 +5,21 @@
 //! [`Keeper`], which polls it to the end.
 
 use crate::keeper::Keeper;
-use crate::lane::Lane;
-use crate::node::{Acquisition, Extension, Inspection, NodeError, Raising, Releasing};
+use crate::lane::{Lane, Pass};
+use crate::node::{Acquisition, Extension, HeldBy, Holder, Inspection, NodeError, Raising, Releasing};
 use crate::resource::{KeyPrefix, Resources, Ttl};
 use crate::telemetry;
 use crate::token::FencingToken;
 use crate::undertaking::Undertaking;
+use futures_util::FutureExt as _;
 use std::collections::VecDeque;
 use std::fmt;
 use std::future::poll_fn;
 use std::ops::Range;
+use std::panic::AssertUnwindSafe;
 use std::pin::Pin;
 use std::sync::{Arc, Weak};
-use std::task::Poll;
+use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::time::Sleep;
 
@@ -37,17 +39,29 @@ pub(crate) enum Answer {
     Acquire(Result<Acquisition, NodeError>),
     Raise(FencingToken, Result<Raising, NodeError>),
     /// One answer for each hold of the renewal, in order.
-    Extend(Range<usize>, Result<Vec<Extension>, NodeError>),
+    Extend(Range<usize>, Result<Vec<Extended>, NodeError>),
     Release(Result<Releasing, NodeError>),
     Inspect(Result<Vec<Inspection>, NodeError>),
+}
+
+/// A node's answer to an extension.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Extended {
+    pub(crate) extension: Extension,
+    /// Whether no earlier extension to less can still take effect after this one.
+    pub(crate) relied_on: bool,
 }
 
 pub(crate) struct FanOut {
     keeper: Arc<Keeper>,
     calls: Vec<Call>,
+    /// How many of the calls, the first ones, have been polled: these may have been sent.
+    polled: usize,
     replies: VecDeque<Reply>,
     node_timeout: Duration,
     deadline: Pin<Box<Sleep>>,
+    /// The deadline has passed, and everybody else has been let run once more.
+    yielded: bool,
 }
 
 impl FanOut {
@@ -55,7 +69,8 @@ impl FanOut {
     pub(crate) fn new(keeper: Arc<Keeper>, node_timeout: Duration) -> Self {
         keeper.ensure_task();
         let deadline = Box::pin(tokio::time::sleep(node_timeout));
-        Self { keeper, calls: Vec::new(), replies: VecDeque::new(), node_timeout, deadline }
+        let (calls, replies) = (Vec::new(), VecDeque::new());
+        Self { keeper, calls, polled: 0, replies, node_timeout, deadline, yielded: false }
     }
 
     /// Adds a call; it is first polled, after those added before it, when the next reply is waited for.
@@ -66,6 +81,7 @@ impl FanOut {
     /// Lets the deadline run anew, for another trip to the same nodes.
     pub(crate) fn restart_deadline(&mut self) {
         self.deadline = Box::pin(tokio::time::sleep(self.node_timeout));
+        self.yielded = false;
     }
 
     /// The next reply, or `None` once the deadline has passed or nothing is left to wait for.
@@ -74,37 +90,57 @@ impl FanOut {
     pub(crate) async fn next(&mut self) -> Option<Reply> {
         poll_fn(|cx| {
             if self.replies.is_empty() {
-                let replies = &mut self.replies;
-                // All of them each time: whoever woke us, every call gets its first poll, and in order.
-                self.calls.retain_mut(|call| match call.as_mut().poll(cx) {
-                    Poll::Ready(reply) => {
-                        replies.push_back(reply);
-                        false
-                    }
-                    Poll::Pending => true,
-                });
+                self.poll_calls(cx);
             }
             if let Some(reply) = self.replies.pop_front() {
-                Poll::Ready(Some(reply))
-            } else if self.calls.is_empty() {
-                Poll::Ready(None)
-            } else {
-                self.deadline.as_mut().poll(cx).map(|()| None)
+                return Poll::Ready(Some(reply));
             }
+            if self.calls.is_empty() {
+                return Poll::Ready(None);
+            }
+            if self.deadline.as_mut().poll(cx).is_pending() {
+                return Poll::Pending;
+            }
+            if self.yielded {
+                return Poll::Ready(None);
+            }
+            // Whoever was not scheduled for a while finds the deadline passed and the answers unread: let those who read
+            // them run once before nodes are said to have been silent.
+            self.yielded = true;
+            cx.waker().wake_by_ref();
+            Poll::Pending
         })
         .await
     }
-}
 
-impl FanOut {
     /// A reply that has arrived already, beside the one that decided.
     pub(crate) fn arrived(&mut self) -> Option<Reply> {
         self.replies.pop_front()
+    }
+
+    /// Whether nothing is under way and nothing has arrived.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.calls.is_empty() && self.replies.is_empty()
+    }
+
+    /// Polls all of them: whoever woke us, every call gets its first poll, and in order.
+    fn poll_calls(&mut self, cx: &mut Context<'_>) {
+        let replies = &mut self.replies;
+        self.calls.retain_mut(|call| match call.as_mut().poll(cx) {
+            Poll::Ready(reply) => {
+                replies.push_back(reply);
+                false
+            }
+            Poll::Pending => true,
+        });
+        self.polled = self.calls.len();
     }
 }
 
 impl Drop for FanOut {
     fn drop(&mut self) {
+        // What was never polled was never sent.
+        self.calls.truncate(self.polled);
         if !self.calls.is_empty() {
             self.keeper.keep(self.calls.drain(..));
         }
@@ -117,29 +153,60 @@ impl fmt::Debug for FanOut {
     }
 }
 
+/// Whose acquire it is: this matters for when a node counts as asked.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Taking {
+    /// An attempt's: the node counts as asked once the call has been polled.
+    First,
+    /// A renewal's, which has noted already that the node is being asked again.
+    Again,
+}
+
 /// The acquire of an undertaking on one node.
 pub(crate) fn acquire(
-    lane: &Arc<Lane>,
+    pass: Pass,
     undertaking: &Arc<Undertaking>,
     node: usize,
-    patience: Duration,
+    taking: Taking,
     keeper: &Arc<Keeper>,
-) -> Result<Call, NodeError> {
-    let pass = lane.admit(patience)?;
-    undertaking.acquire_sent(node);
-    let (lane, undertaking, keeper) = (Arc::clone(lane), Arc::clone(undertaking), Arc::downgrade(keeper));
-    Ok(Box::pin(async move {
-        let answer = lane.node().acquire(undertaking.ownership(), undertaking.ttl(), undertaking.floor()).await;
+) -> Call {
+    let (undertaking, keeper) = (Arc::clone(undertaking), Arc::downgrade(keeper));
+    Box::pin(async move {
+        let lane = Arc::clone(pass.lane());
+        if taking == Taking::First {
+            undertaking.acquire_sent(node);
+        }
+        let order = lane.node().order();
+        let (ownership, ttl, floor) = (undertaking.ownership(), undertaking.ttl(), undertaking.floor());
+        let answer =
+            caught(lane.node().acquire(ownership, ttl, floor)).await.and_then(|acquisition| match acquisition {
+                // Not somebody else's: the request was delivered twice, or the node is known under two names.
+                Acquisition::Held(HeldBy { holder: Holder::Owner(holder), .. })
+                    if holder == ownership.owner().fingerprint() && taking == Taking::First =>
+                {
+                    Err(NodeError::protocol("it is held by this very attempt, which asked this server before"))
+                }
+                acquisition => Ok(acquisition),
+            });
         let took = pass.answered(&answer);
         note(&lane, &answer, took);
-        let released_before = undertaking.acquire_answered(node);
+        let in_order = order.is_some() && order == lane.node().order();
+        let released_before = undertaking.acquire_answered(node, in_order);
         if matches!(answer, Ok(Acquisition::Held(_))) {
             undertaking.nothing_there(node);
         } else if released_before {
             release_again(&lane, &undertaking, node, &keeper);
         }
         Reply { node, took, answer: Answer::Acquire(answer) }
-    }))
+    })
+}
+
+/// One node's bug is one node's failure.
+async fn caught<T>(call: impl Future<Output = Result<T, NodeError>>) -> Result<T, NodeError> {
+    match AssertUnwindSafe(call).catch_unwind().await {
+        Ok(answer) => answer,
+        Err(_) => Err(NodeError::protocol("the node's own code panicked; its message has been printed")),
+    }
 }
 
 /// The acquire came back after the release that was to undo it: on this node the two may have taken effect in the wrong
@@ -151,69 +218,63 @@ fn release_again(lane: &Arc<Lane>, undertaking: &Arc<Undertaking>, node: usize, 
 }
 
 /// The raise of an undertaking's counters on one node.
-pub(crate) fn raise(
-    lane: &Arc<Lane>,
-    undertaking: &Arc<Undertaking>,
-    node: usize,
-    to: FencingToken,
-    patience: Duration,
-) -> Result<Call, NodeError> {
-    let pass = lane.admit(patience)?;
-    let (lane, undertaking) = (Arc::clone(lane), Arc::clone(undertaking));
-    Ok(Box::pin(async move {
-        let answer = lane.node().raise(undertaking.ownership(), to.as_counter()).await;
+pub(crate) fn raise(pass: Pass, undertaking: &Arc<Undertaking>, node: usize, to: FencingToken) -> Call {
+    let undertaking = Arc::clone(undertaking);
+    Box::pin(async move {
+        let lane = Arc::clone(pass.lane());
+        let answer = caught(lane.node().raise(undertaking.ownership(), to.as_counter())).await;
         let took = pass.answered(&answer);
         note(&lane, &answer, took);
         Reply { node, took, answer: Answer::Raise(to, answer) }
-    }))
+    })
 }
 
 /// The extension of some of a renewal's undertakings on one node, in one call.
-pub(crate) fn extend(
-    lane: &Arc<Lane>,
-    node: usize,
-    leases: &Arc<[(Arc<Undertaking>, Ttl)]>,
-    part: Range<usize>,
-    patience: Duration,
-) -> Result<Call, NodeError> {
-    let pass = lane.admit(patience)?;
-    let (lane, leases) = (Arc::clone(lane), Arc::clone(leases));
-    Ok(Box::pin(async move {
-        let answer = match &leases[part.clone()] {
+pub(crate) fn extend(pass: Pass, node: usize, leases: &Arc<[(Arc<Undertaking>, Ttl)]>, part: Range<usize>) -> Call {
+    let leases = Arc::clone(leases);
+    Box::pin(async move {
+        let lane = Arc::clone(pass.lane());
+        let leases = &leases[part.clone()];
+        for (undertaking, ttl) in leases {
+            undertaking.extension_sent(node, *ttl);
+        }
+        let answer = match leases {
             [(undertaking, ttl)] => {
-                lane.node().extend(undertaking.ownership(), *ttl).await.map(|extension| vec![extension])
+                caught(lane.node().extend(undertaking.ownership(), *ttl)).await.map(|extension| vec![extension])
             }
             leases => {
                 let leases: Vec<_> = leases.iter().map(|(undertaking, ttl)| (undertaking.ownership(), *ttl)).collect();
-                lane.node().extend_many(&leases).await
+                caught(lane.node().extend_many(&leases)).await
             }
         };
         let answer = answer.and_then(|extensions| {
             let complete = extensions.len() == part.len();
             if complete { Ok(extensions) } else { Err(NodeError::protocol("not one answer for each extension")) }
         });
+        let answer = answer.map(|extensions| {
+            let relied_on = leases.iter().map(|(undertaking, ttl)| undertaking.extension_answered(node, *ttl));
+            extensions
+                .into_iter()
+                .zip(relied_on)
+                .map(|(extension, relied_on)| Extended { extension, relied_on })
+                .collect()
+        });
         let took = pass.answered(&answer);
         note(&lane, &answer, took);
         Reply { node, took, answer: Answer::Extend(part, answer) }
-    }))
+    })
 }
 
 /// What one node says of resources.
-pub(crate) fn inspect(
-    lane: &Arc<Lane>,
-    node: usize,
-    prefix: &KeyPrefix,
-    resources: &Resources,
-    patience: Duration,
-) -> Result<Call, NodeError> {
-    let pass = lane.admit(patience)?;
-    let (lane, prefix, resources) = (Arc::clone(lane), prefix.clone(), resources.clone());
-    Ok(Box::pin(async move {
-        let answer = lane.node().inspect(&prefix, &resources).await;
+pub(crate) fn inspect(pass: Pass, node: usize, prefix: &KeyPrefix, resources: &Resources) -> Call {
+    let (prefix, resources) = (prefix.clone(), resources.clone());
+    Box::pin(async move {
+        let lane = Arc::clone(pass.lane());
+        let answer = caught(lane.node().inspect(&prefix, &resources)).await;
         let took = pass.answered(&answer);
         note(&lane, &answer, took);
         Reply { node, took, answer: Answer::Inspect(answer) }
-    }))
+    })
 }
 
 /// The first pause before a release is tried again; it doubles up to [`RELEASE_PAUSE_MAX`].
@@ -233,9 +294,17 @@ pub(crate) fn release(lane: &Arc<Lane>, undertaking: &Arc<Undertaking>, node: us
         let patience = undertaking.longest_ttl().as_duration().min(RELEASE_PATIENCE_MAX);
         let mut waited = Duration::ZERO;
         let mut pause = RELEASE_PAUSE_MIN;
+        let mut tried_before = false;
         loop {
             let pass = lane.admit_release();
-            let answer = lane.node().release(undertaking.ownership()).await;
+            undertaking.release_begun(node);
+            let answer = caught(lane.node().release(undertaking.ownership())).await;
+            let answer = answer.map(|releasing| match releasing {
+                // An earlier try may have done it, with its answer lost.
+                Releasing::Gone if tried_before => Releasing::Released,
+                releasing => releasing,
+            });
+            tried_before = true;
             let took = pass.answered(&answer);
             note(&lane, &answer, took);
             waited = waited.saturating_add(took);

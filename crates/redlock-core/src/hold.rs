@@ -175,9 +175,13 @@ impl Hold {
         shorter
     }
 
-    /// A quorum has extended.
+    /// A quorum has extended, and this is heard now: too late if the earlier validity is over.
     pub(crate) fn extended(&self, new_end: Moment, terms: Terms) {
+        let now = self.clock.now();
         let mut lease = self.lease();
+        if lease.lost.is_none() && !lease.released && lease.valid_until <= now {
+            self.note_loss(&mut lease, LossReason::Expired);
+        }
         if lease.lost.is_none() {
             (lease.valid_until, lease.terms, lease.uncertain) = (new_end, terms, false);
         }

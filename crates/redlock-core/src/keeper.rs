@@ -19,6 +19,7 @@ use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
+use tokio::time::Instant;
 
 /// Calls kept at most; beyond them new ones are given up, and their keys are left to their ttl.
 const KEPT_MAX: usize = 65_536;
@@ -28,6 +29,10 @@ const CALL_LIMIT: Duration = Duration::from_secs(600);
 
 /// How long the task outlives its client, to see releases through.
 const LINGER: Duration = Duration::from_secs(2);
+
+/// How long a call may wait to be taken in hand before another task is started: the one there is belongs to a runtime that
+/// nobody drives, such as a `current_thread` one outside of its `block_on`.
+const TAKEN_IN_HAND_WITHIN: Duration = Duration::from_millis(500);
 
 #[derive(Default)]
 pub(crate) struct Keeper {
@@ -46,9 +51,13 @@ enum Event {
 #[derive(Default)]
 struct State {
     incoming: Vec<Call>,
-    /// Calls that the task polls at present.
+    /// Since when the first of them has been waiting.
+    waiting_since: Option<Instant>,
+    /// Calls that tasks poll at present.
     in_hand: usize,
     task: Option<AbortHandle>,
+    /// Counts the tasks: only the latest lives on when it has nothing to do.
+    generation: u64,
     closing: bool,
 }
 
@@ -60,6 +69,7 @@ impl Keeper {
             let mut state = self.state();
             for call in calls {
                 if state.incoming.len() + state.in_hand < KEPT_MAX {
+                    state.waiting_since.get_or_insert_with(Instant::now);
                     state.incoming.push(call);
                 } else {
                     given_up += 1;
@@ -74,14 +84,18 @@ impl Keeper {
         self.ensure_task();
     }
 
-    /// Starts the task if there is none and the present context has a runtime to run it.
+    /// Starts the task if there is none that works, and the present context has a runtime to run it.
     pub(crate) fn ensure_task(self: &Arc<Self>) {
         let mut state = self.state();
-        if state.task.as_ref().is_none_or(AbortHandle::is_finished)
+        let gone = state.task.as_ref().is_none_or(AbortHandle::is_finished);
+        let stuck = state.waiting_since.is_some_and(|since| TAKEN_IN_HAND_WITHIN < since.elapsed());
+        if (gone || stuck)
             && let Ok(runtime) = Handle::try_current()
         {
-            state.in_hand = 0;
-            state.task = Some(runtime.spawn(Arc::clone(self).run()).abort_handle());
+            state.generation += 1;
+            state.waiting_since = None;
+            let task = runtime.spawn(Arc::clone(self).run(state.generation));
+            state.task = Some(task.abort_handle());
         }
     }
 
@@ -96,8 +110,9 @@ impl Keeper {
                     return;
                 }
             }
+            // A task that ends says so; one that is stuck does not, so look again now and then.
             self.ensure_task();
-            settled.await;
+            let _ = tokio::time::timeout(TAKEN_IN_HAND_WITHIN, settled).await;
         }
     }
 
@@ -107,16 +122,19 @@ impl Keeper {
         self.handed_over.notify_one();
     }
 
-    async fn run(self: Arc<Self>) {
+    async fn run(self: Arc<Self>, generation: u64) {
+        let mut in_hand = InHand { keeper: &self, count: 0 };
         let mut calls = FuturesUnordered::new();
         let mut linger = None;
         loop {
             let closing = {
                 let mut state = self.state();
                 let incoming = std::mem::take(&mut state.incoming);
+                state.waiting_since = None;
                 state.in_hand += incoming.len();
+                in_hand.count += incoming.len();
                 calls.extend(incoming.into_iter().map(|call| tokio::time::timeout(CALL_LIMIT, call)));
-                state.closing
+                state.closing || generation != state.generation
             };
             if calls.is_empty() {
                 self.settled.notify_waiters();
@@ -124,7 +142,8 @@ impl Keeper {
                     return;
                 }
             }
-            if closing && linger.is_none() {
+            // A task that was replaced sees its own calls through, however long that takes; a closed one only for a while.
+            if self.state().closing && linger.is_none() {
                 linger = Some(Box::pin(tokio::time::sleep(LINGER)));
             }
             let mut handed_over = pin!(self.handed_over.notified());
@@ -141,7 +160,7 @@ impl Keeper {
             });
             match event.await {
                 Event::HandedOver => {}
-                Event::CallEnded => self.state().in_hand -= 1,
+                Event::CallEnded => in_hand.ended(1),
                 Event::Lingered => return,
             }
         }
@@ -149,6 +168,26 @@ impl Keeper {
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What one task has in hand; a task that ends early, whatever the reason, leaves nobody waiting for it.
+struct InHand<'a> {
+    keeper: &'a Keeper,
+    count: usize,
+}
+
+impl InHand<'_> {
+    fn ended(&mut self, calls: usize) {
+        self.count -= calls;
+        self.keeper.state().in_hand -= calls;
+    }
+}
+
+impl Drop for InHand<'_> {
+    fn drop(&mut self) {
+        self.ended(self.count);
+        self.keeper.settled.notify_waiters();
     }
 }
 

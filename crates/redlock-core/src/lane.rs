@@ -8,15 +8,14 @@
 
 use crate::clock::{Clock, Moment};
 use crate::node::{LockNode, NodeError};
+use crate::tally::quorum_of;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// Calls that may be under way to one node before further ones are turned away.
-///
-/// Far above what a healthy node ever sees (throughput × latency), and a bound on what a frozen one has to execute when
-/// it thaws.
-const UNDER_WAY_MAX: usize = 512;
+/// Calls that may be under way to a node that does not answer, if it has to be asked all the same: a bound on what a
+/// frozen node has to execute when it thaws. A node that answers may have as many as its callers can wait for.
+const UNDER_WAY_TO_SILENT_MAX: usize = 512;
 
 /// Failures in a row after which a node that fails at once, such as one that refuses connections, is left alone.
 const FAILURES_BEFORE_REST: u32 = 3;
@@ -52,23 +51,39 @@ impl Lane {
     pub(crate) fn admit(self: &Arc<Self>, patience: Duration) -> Result<Pass, NodeError> {
         let now = self.clock.now();
         let mut state = self.state();
-        let silent = 0 < state.under_way && state.last_sign.is_some_and(|sign| patience < now.since(sign));
         let resting = state.rests_until.is_some_and(|until| now < until);
-        if UNDER_WAY_MAX <= state.under_way || silent || resting {
+        if state.is_silent(now, patience) || resting {
             return Err(NodeError::LeftAlone { again_within: REST });
         }
         if FAILURES_BEFORE_REST <= state.failures {
             // This call is the probe; others wait for what becomes of it.
             state.rests_until = Some(now.after(REST));
         }
-        state.begin(now);
-        Ok(Pass { lane: Arc::clone(self), since: now, open: true })
+        Ok(self.begin(&mut state, now))
+    }
+
+    /// Lets one call through to a node that would be left alone, because without it there is no quorum to ask. Silence may
+    /// be our own: a process that was not scheduled has not read the answers.
+    fn admit_for_quorum(self: &Arc<Self>, patience: Duration) -> Result<Pass, NodeError> {
+        let now = self.clock.now();
+        let mut state = self.state();
+        if state.is_silent(now, patience) && UNDER_WAY_TO_SILENT_MAX <= state.under_way {
+            return Err(NodeError::LeftAlone { again_within: REST });
+        }
+        Ok(self.begin(&mut state, now))
     }
 
     /// Lets a call through even to a node that is left alone: one that takes back what was asked for before.
     pub(crate) fn admit_release(self: &Arc<Self>) -> Pass {
         let now = self.clock.now();
-        self.state().begin(now);
+        self.begin(&mut self.state(), now)
+    }
+
+    fn begin(self: &Arc<Self>, state: &mut State, now: Moment) -> Pass {
+        if state.under_way == 0 {
+            state.last_sign = Some(now);
+        }
+        state.under_way += 1;
         Pass { lane: Arc::clone(self), since: now, open: true }
     }
 
@@ -78,17 +93,43 @@ impl Lane {
 }
 
 impl State {
-    fn begin(&mut self, now: Moment) {
-        if self.under_way == 0 {
-            self.last_sign = Some(now);
-        }
-        self.under_way += 1;
+    fn is_silent(&self, now: Moment, patience: Duration) -> bool {
+        0 < self.under_way && self.last_sign.is_some_and(|sign| patience < now.since(sign))
     }
 }
 
 impl fmt::Debug for Lane {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Lane").field("node", &self.node.name()).field("state", &*self.state()).finish()
+    }
+}
+
+/// Lets one call through to each node that is worth asking; to all of them, if those are too few for a quorum.
+pub(crate) fn admit_to_all(lanes: &[Arc<Lane>], patience: Duration) -> Vec<Result<Pass, NodeError>> {
+    let mut passes: Vec<_> = lanes.iter().map(|lane| lane.admit(patience)).collect();
+    if passes.iter().filter(|pass| pass.is_ok()).count() < quorum_of(lanes.len()) {
+        for (pass, lane) in passes.iter_mut().zip(lanes).filter(|(pass, _)| pass.is_err()) {
+            *pass = lane.admit_for_quorum(patience);
+        }
+    }
+    passes
+}
+
+/// The servers that have been heard in one round: each has one vote, under however many names it is known.
+#[derive(Debug, Default)]
+pub(crate) struct Twins(Vec<Arc<str>>);
+
+impl Twins {
+    /// Whether the node is the first of its server to be heard, as far as that can be told.
+    pub(crate) fn admit(&mut self, node: &dyn LockNode) -> bool {
+        match node.identity() {
+            Some(identity) if self.0.contains(&identity) => false,
+            Some(identity) => {
+                self.0.push(identity);
+                true
+            }
+            None => true,
+        }
     }
 }
 
@@ -101,6 +142,10 @@ pub(crate) struct Pass {
 }
 
 impl Pass {
+    pub(crate) fn lane(&self) -> &Arc<Lane> {
+        &self.lane
+    }
+
     /// Notes what became of the call, and how long it took.
     pub(crate) fn answered<T>(mut self, answer: &Result<T, NodeError>) -> Duration {
         self.open = false;
@@ -185,11 +230,13 @@ mod tests {
     }
 
     #[test]
-    fn what_is_under_way_is_bounded_and_a_dropped_call_makes_room() {
-        let (lane, _clock) = lane();
-        let mut passes: Vec<_> = (0..UNDER_WAY_MAX).map(|_| lane.admit(PATIENCE).unwrap()).collect();
+    fn a_node_that_answers_is_not_bounded_and_a_silent_one_is() {
+        let (lane, clock) = lane();
+        let mut passes: Vec<_> = (0..2 * UNDER_WAY_TO_SILENT_MAX).map(|_| lane.admit(PATIENCE).unwrap()).collect();
+        clock.advance(PATIENCE + Duration::from_millis(1));
         assert!(lane.admit(PATIENCE).is_err());
-        passes.pop();
-        assert!(lane.admit(PATIENCE).is_ok());
+        assert!(lane.admit_for_quorum(PATIENCE).is_err());
+        passes.truncate(UNDER_WAY_TO_SILENT_MAX - 1);
+        assert!(lane.admit_for_quorum(PATIENCE).is_ok(), "a dropped call makes room");
     }
 }

@@ -14,8 +14,9 @@
 //!   never answers. The caller has a deadline of its own, far shorter, and does not rely on this one for it; it goes on
 //!   polling late calls so that it learns what became of them.
 //! * **In order, if possible.** Calls of one client on one node should take effect in the order in which their futures
-//!   were first polled, as commands on one connection do. A release that overtakes its acquire is repaired by the
-//!   caller, at the price of another call.
+//!   were first polled, as commands on one connection do, and [`LockNode::order`] says whether they do. A release that
+//!   may have overtaken its acquire is repeated by the caller.
+//! * **Once.** A call must not be repeated inside a node after it may have taken effect.
 
 use crate::owner::{Fingerprint, Ownership};
 use crate::resource::{KeyPrefix, Resource, Resources, Ttl};
@@ -73,7 +74,7 @@ pub trait LockNode: Send + Sync {
     /// Idempotent; never frees what another owner holds, and never touches a counter.
     async fn release(&self, ownership: &Ownership) -> Result<Releasing, NodeError>;
 
-    /// Tells who holds each resource, for how long, and where its counter stands. Changes nothing.
+    /// Tells who holds each resource, for how long, and where its counter stands. Changes nothing, and need not be atomic.
     async fn inspect(&self, prefix: &KeyPrefix, resources: &Resources) -> Result<Vec<Inspection>, NodeError> {
         let _ = (prefix, resources);
         Err(NodeError::Unsupported)
@@ -84,10 +85,17 @@ pub trait LockNode: Send + Sync {
         Err(NodeError::Unsupported)
     }
 
+    /// A number that stays the same for as long as calls take effect in the order in which their futures were first polled.
+    /// `None`, the default, makes no such promise; a node whose connection was replaced, or that had to send a call again,
+    /// has another number from then on.
+    fn order(&self) -> Option<u64> {
+        None
+    }
+
     /// What tells this node's server from all others (on Redis the `run_id`), as far as it is known without asking.
     ///
     /// Two nodes with one identity are one vote counted twice, and are refused.
-    fn identity(&self) -> Option<String> {
+    fn identity(&self) -> Option<Arc<str>> {
         None
     }
 
@@ -352,6 +360,9 @@ pub enum Refusal {
     /// It has no memory left, or may not write.
     #[error("it cannot write; give it memory or repair its disk")]
     CannotWrite,
+    /// Its fence counter for a resource is beyond all tokens.
+    #[error("its fence counter is beyond all tokens, so somebody has written it; delete that key while nobody locks")]
+    CounterBeyondTokens,
     /// It lacks a command that is needed.
     #[error("it lacks a command; run Redis 6.2 or later, or Valkey")]
     UnknownCommand,

@@ -15,12 +15,12 @@ use crate::attempt::{AcquireVote, Attempt, RaiseVote, Step};
 use crate::builder::RedlockBuilder;
 use crate::clock::{Clock, Moment};
 use crate::error::{AcquireError, SettingsError};
-use crate::fan_out::{self, Answer, FanOut, Reply};
+use crate::fan_out::{self, Answer, FanOut, Reply, Taking};
 use crate::floor::{self, HighestTokens};
 use crate::guard::Guard;
 use crate::keeper::Keeper;
-use crate::lane::Lane;
-use crate::node::{Acquisition, Inspection, LockNode, NodeError, Raising};
+use crate::lane::{self, Lane, Twins};
+use crate::node::{Acquisition, Inspection, LockNode, NodeError, Raising, Refusal};
 use crate::owner::{Owner, Ownership, Randomness};
 use crate::report::{FailureClass, NodeOutcome, NodeReport, Report};
 use crate::resource::{IntoResources, ResourceError, Resources, Ttl};
@@ -28,7 +28,7 @@ use crate::settings::{NODE_TIMEOUT, Retry, Settings, Terms};
 use crate::telemetry;
 use crate::token::{FencingToken, Grant};
 use crate::undertaking::Undertaking;
-use crate::validity::validity;
+use crate::validity::whole_validity;
 use crate::watchdog::Watchdog;
 use futures_util::future::{Either, select};
 use std::fmt;
@@ -125,9 +125,9 @@ impl Redlock {
         let timeout = NodeError::Timeout { after: node_timeout };
         let named = |lane: &Arc<Lane>| (lane.node().name().to_owned(), Err(timeout.clone()));
         let mut answers: Vec<_> = client.lanes.iter().map(named).collect();
-        for (node, lane) in client.lanes.iter().enumerate() {
-            match fan_out::inspect(lane, node, &client.settings.prefix, &resources, node_timeout) {
-                Ok(call) => fan_out.push(call),
+        for (node, pass) in lane::admit_to_all(&client.lanes, node_timeout).into_iter().enumerate() {
+            match pass {
+                Ok(pass) => fan_out.push(fan_out::inspect(pass, node, &client.settings.prefix, &resources)),
                 Err(error) => answers[node].1 = Err(error),
             }
         }
@@ -330,17 +330,22 @@ impl Client {
     fn random_part_of(&self, duration: Duration) -> Duration {
         let mut bytes = [0; 4];
         self.randomness.fill(&mut bytes);
-        duration.mul_f64(f64::from(u32::from_le_bytes(bytes)) / f64::from(u32::MAX))
+        // Whoever asks for more than a year of jitter gets a year's.
+        duration.min(Ttl::MAX).mul_f64(f64::from(u32::from_le_bytes(bytes)) / f64::from(u32::MAX))
     }
 }
 
 /// One attempt in progress.
 struct Round<'a> {
     client: &'a Arc<Client>,
+    /// Dropped before `undo`: what is under way is handed over before what undoes it.
+    fan_out: FanOut,
     undo: Undo,
     terms: Terms,
     started: Moment,
-    fan_out: FanOut,
+    /// When the validity of a grant ends: fixed before anything is sent, so that no pause on the way can move it.
+    valid_until: Moment,
+    twins: Twins,
     attempt: Attempt,
     outcomes: Vec<(NodeOutcome, Option<Duration>)>,
     raised: bool,
@@ -353,10 +358,12 @@ impl<'a> Round<'a> {
         let nodes = client.lanes.len();
         Self {
             client,
+            fan_out: FanOut::new(Arc::clone(&client.keeper), terms.node_timeout),
             undo: Undo::arm(client, client.undertaking(resources, terms.ttl)),
             terms,
             started,
-            fan_out: FanOut::new(Arc::clone(&client.keeper), terms.node_timeout),
+            valid_until: started.after(whole_validity(terms.ttl, client.settings.drift)),
+            twins: Twins::default(),
             attempt: Attempt::new(nodes),
             outcomes: (0..nodes).map(|_| (NodeOutcome::NotHeard, None)).collect(),
             raised: false,
@@ -370,6 +377,7 @@ impl<'a> Round<'a> {
                 Step::Won(token) => return self.won(token),
                 Step::Lost => match self.failure_class() {
                     Some(class) => return Err(self.lost(class)),
+                    None if self.fan_out.is_empty() => return Err(self.lost(FailureClass::Unavailable)),
                     // Lost it is; what it was lost to hangs on answers that are still to come.
                     None => self.listen().await,
                 },
@@ -393,16 +401,23 @@ impl<'a> Round<'a> {
     }
 
     fn ask_all(&mut self) -> Step {
+        let patience = self.terms.node_timeout;
         let mut step = Step::Wait;
-        for (node, lane) in self.client.lanes.iter().enumerate() {
-            let patience = self.terms.node_timeout;
-            match fan_out::acquire(lane, &self.undo.undertaking, node, patience, &self.client.keeper) {
-                Ok(call) => self.fan_out.push(call),
+        for (node, pass) in lane::admit_to_all(&self.client.lanes, patience).into_iter().enumerate() {
+            match pass {
+                Ok(pass) => {
+                    let keeper = &self.client.keeper;
+                    self.fan_out.push(fan_out::acquire(pass, &self.undo.undertaking, node, Taking::First, keeper));
+                }
                 Err(error) => {
                     self.outcomes[node].0 = NodeOutcome::Failed(error);
                     step = self.attempt.on_acquire(node, AcquireVote::Failed);
                 }
             }
+        }
+        if step == Step::Lost {
+            // Lost before anything was sent: nothing is.
+            self.fan_out = FanOut::new(Arc::clone(&self.client.keeper), patience);
         }
         step
     }
@@ -412,12 +427,10 @@ impl<'a> Round<'a> {
         metrics::counter!(telemetry::RAISES).increment(1);
         self.fan_out.restart_deadline();
         let mut step = Step::Wait;
-        for (node, lane) in self.client.lanes.iter().enumerate() {
-            if !self.attempt.wants_raise(node) {
-                continue;
-            }
-            match fan_out::raise(lane, &self.undo.undertaking, node, to, self.terms.node_timeout) {
-                Ok(call) => self.fan_out.push(call),
+        for (node, pass) in lane::admit_to_all(&self.client.lanes, self.terms.node_timeout).into_iter().enumerate() {
+            match pass {
+                _ if !self.attempt.wants_raise(node) => {}
+                Ok(pass) => self.fan_out.push(fan_out::raise(pass, &self.undo.undertaking, node, to)),
                 Err(error) => {
                     self.outcomes[node].0 = NodeOutcome::Failed(error);
                     step = self.attempt.on_raise(node, to, RaiseVote::Failed);
@@ -431,7 +444,7 @@ impl<'a> Round<'a> {
         let Reply { node, took, answer } = reply;
         match answer {
             Answer::Acquire(answer) => {
-                let (vote, outcome) = match answer {
+                let (vote, outcome) = match self.one_vote_each(node, answer) {
                     Ok(Acquisition::Granted { counter }) => {
                         (AcquireVote::Granted { counter }, NodeOutcome::Granted { counter })
                     }
@@ -466,6 +479,21 @@ impl<'a> Round<'a> {
         }
     }
 
+    /// An answer is no vote if it comes from a server that has voted already, or with a counter that cannot be a token.
+    fn one_vote_each(&mut self, node: usize, answer: Result<Acquisition, NodeError>) -> Result<Acquisition, NodeError> {
+        let first_of_its_server = self.twins.admit(self.client.lanes[node].node());
+        match answer {
+            // Asked under another name before, such a server finds our own key in the way.
+            Ok(_) | Err(NodeError::Protocol(_)) if !first_of_its_server => {
+                Err(NodeError::refused(Refusal::SameServer, "its server has voted already under another name"))
+            }
+            Ok(Acquisition::Granted { counter }) if FencingToken::assume_granted(counter).is_err() => {
+                Err(NodeError::refused(Refusal::CounterBeyondTokens, format!("the counter stands at {counter}")))
+            }
+            answer => answer,
+        }
+    }
+
     fn deadline_passed(&mut self) {
         for (node, (outcome, _)) in self.outcomes.iter_mut().enumerate() {
             if matches!(outcome, NodeOutcome::NotHeard) || self.attempt.wants_raise(node) {
@@ -474,10 +502,10 @@ impl<'a> Round<'a> {
         }
     }
 
+    /// What is left of the validity, unless it is less than is useful.
     fn validity(&self) -> Option<Duration> {
-        let elapsed = self.client.clock.now().since(self.started);
-        validity(self.terms.ttl, elapsed, self.client.settings.drift)
-            .filter(|validity| self.terms.min_validity <= *validity)
+        let left = self.valid_until.since(self.client.clock.now());
+        (Duration::ZERO < left && self.terms.min_validity <= left).then_some(left)
     }
 
     /// Replies that came together with the deciding one belong into the report.
@@ -490,15 +518,13 @@ impl<'a> Round<'a> {
     fn won(mut self, token: FencingToken) -> Result<Guard, AcquireError> {
         self.hear_arrived();
         self.client.highest_tokens.remember(self.undo.undertaking.ownership().resources(), token);
-        // Computed anew, now that the token is minted.
-        let Some(validity) = self.validity() else {
+        // Looked at anew, now that the token is minted.
+        if self.validity().is_none() {
             return Err(self.too_slow());
-        };
+        }
         metrics::histogram!(telemetry::VOTES).record(self.votes());
         let report = self.report();
-        let Self { client, undo, started, terms, .. } = self;
-        let valid_until = started.after(report.elapsed.saturating_add(validity));
-        debug_assert!(valid_until.since(started) < terms.ttl.as_duration());
+        let Self { client, undo, valid_until, terms, .. } = self;
         let undertaking = undo.disarm();
         let grant = Grant::new(undertaking.ownership().resources().clone(), token);
         Ok(Guard::new(Arc::clone(client), undertaking, grant, valid_until, terms, report))

@@ -8,8 +8,9 @@
 
 use crate::clock::Moment;
 use crate::error::{ExtendError, LossReason};
-use crate::fan_out::{self, Answer, FanOut, Reply};
+use crate::fan_out::{self, Answer, Extended, FanOut, Reply, Taking};
 use crate::hold::{Hold, HoldState};
+use crate::lane::{self, Twins};
 use crate::node::{Extension, NodeError};
 use crate::redlock::Client;
 use crate::resource::Ttl;
@@ -17,7 +18,7 @@ use crate::settings::Terms;
 use crate::tally::{Decision, Tally, quorum_of};
 use crate::telemetry;
 use crate::undertaking::Undertaking;
-use crate::validity::validity;
+use crate::validity::whole_validity;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -39,6 +40,9 @@ struct Renewal<'a> {
     client: &'a Arc<Client>,
     holds: Vec<Ballot>,
     failed: Vec<Option<NodeError>>,
+    twins: Twins,
+    /// Per node that has answered, whether it is the first of its server.
+    admitted: Vec<Option<bool>>,
 }
 
 /// One hold's votes.
@@ -65,6 +69,8 @@ pub(crate) async fn renew(
         client,
         holds: holds.into_iter().map(|(hold, terms)| Ballot::new(client, hold, terms, started)).collect(),
         failed: vec![None; client.lanes.len()],
+        twins: Twins::default(),
+        admitted: vec![None; client.lanes.len()],
     };
     renewal.run(patience).await;
     renewal.conclude()
@@ -72,8 +78,7 @@ pub(crate) async fn renew(
 
 impl Ballot {
     fn new(client: &Client, hold: Arc<Hold>, terms: Terms, started: Moment) -> Self {
-        let whole = validity(terms.ttl, Duration::ZERO, client.settings.drift).unwrap_or_default();
-        let new_end = started.after(whole);
+        let new_end = started.after(whole_validity(terms.ttl, client.settings.drift));
         Self { hold, terms, new_end, tally: Tally::new(client.lanes.len()), gone: 0, free: Vec::new() }
     }
 
@@ -81,8 +86,10 @@ impl Ballot {
         !self.hold.state().is_held()
     }
 
-    fn count(&mut self, node: usize, extension: Option<Extension>) {
-        self.tally.count(node, extension == Some(Extension::Extended));
+    fn count(&mut self, node: usize, answer: Option<Extended>) {
+        let extension = answer.map(|answer| answer.extension);
+        let relied_on = answer.is_some_and(|answer| answer.relied_on);
+        self.tally.count(node, relied_on && extension == Some(Extension::Extended));
         match extension {
             Some(Extension::Gone) => {
                 self.gone += 1;
@@ -130,12 +137,12 @@ impl Renewal<'_> {
         }
         let node_timeout = self.holds.iter().map(|ballot| ballot.terms.node_timeout).max().unwrap_or_default();
         let mut fan_out = FanOut::new(Arc::clone(&self.client.keeper), node_timeout);
-        for (node, lane) in self.client.lanes.iter().enumerate() {
-            for from in (0..live.len()).step_by(PART) {
-                let part = from..live.len().min(from + PART);
-                match fan_out::extend(lane, node, &leases, part.clone(), node_timeout) {
-                    Ok(call) => fan_out.push(call),
-                    Err(error) => self.count(node, &live[part], Err(error)),
+        for from in (0..live.len()).step_by(PART) {
+            let part = from..live.len().min(from + PART);
+            for (node, pass) in lane::admit_to_all(&self.client.lanes, node_timeout).into_iter().enumerate() {
+                match pass {
+                    Ok(pass) => fan_out.push(fan_out::extend(pass, node, &leases, part.clone())),
+                    Err(error) => self.count(node, &live[part.clone()], Err(error)),
                 }
             }
         }
@@ -150,6 +157,10 @@ impl Renewal<'_> {
 
     fn hear(&mut self, live: &[usize], reply: Reply) {
         let Answer::Extend(part, answer) = reply.answer else { unreachable!("only extensions were asked for") };
+        // A node's parts are one node's answer: it is looked at once.
+        if self.admitted[reply.node].is_none() {
+            self.admitted[reply.node] = Some(self.twins.admit(self.client.lanes[reply.node].node()));
+        }
         self.count(reply.node, &live[part.clone()], answer);
         let now = self.client.clock.now();
         for hold in &live[part] {
@@ -157,8 +168,14 @@ impl Renewal<'_> {
         }
     }
 
-    fn count(&mut self, node: usize, holds: &[usize], answer: Result<Vec<Extension>, NodeError>) {
+    fn count(&mut self, node: usize, holds: &[usize], answer: Result<Vec<Extended>, NodeError>) {
+        let twin = self.admitted[node] == Some(false);
         match answer {
+            Ok(_) if twin => {
+                for hold in holds {
+                    self.holds[*hold].count(node, None);
+                }
+            }
             Ok(extensions) => {
                 for (hold, extension) in holds.iter().zip(extensions) {
                     self.holds[*hold].count(node, Some(extension));
@@ -216,9 +233,11 @@ impl Renewal<'_> {
             let undertaking = ballot.hold.undertaking();
             // Under the hold's lock: either the release that follows knows of this, or this knows of the release.
             let call = ballot.hold.unless_over(|| {
-                fan_out::acquire(lane, undertaking, *node, ballot.terms.node_timeout, &self.client.keeper)
+                let pass = lane.admit(ballot.terms.node_timeout).ok()?;
+                undertaking.acquire_sent(*node);
+                Some(fan_out::acquire(pass, undertaking, *node, Taking::Again, &self.client.keeper))
             });
-            if let Some(Ok(call)) = call {
+            if let Some(call) = call.flatten() {
                 self.client.keeper.keep([call]);
             }
         }

@@ -12,6 +12,7 @@ use std::time::Duration;
 const ACQUIRE_SENT: u8 = 1;
 const ACQUIRE_ANSWERED: u8 = 2;
 const RELEASE_ANSWERED: u8 = 4;
+const RELEASE_BEGUN: u8 = 32;
 const NOTHING_THERE: u8 = 8;
 const TAKEN_AGAIN: u8 = 16;
 
@@ -22,7 +23,17 @@ pub(crate) struct Undertaking {
     floor: u64,
     longest_ttl_millis: AtomicU64,
     progress: Box<[AtomicU8]>,
+    /// Per node, the ttls of extensions that were sent and whose effect is unknown: not answered yet, or never.
+    unanswered: Mutex<Vec<Unanswered>>,
     release_errors: Mutex<Vec<(usize, NodeError)>>,
+}
+
+/// Extensions of one node to one ttl whose effect is unknown.
+#[derive(Debug)]
+struct Unanswered {
+    node: usize,
+    ttl: Ttl,
+    count: u32,
 }
 
 impl Undertaking {
@@ -33,6 +44,7 @@ impl Undertaking {
             floor,
             longest_ttl_millis: AtomicU64::new(ttl.as_millis()),
             progress: (0..nodes).map(|_| AtomicU8::new(0)).collect(),
+            unanswered: Mutex::default(),
             release_errors: Mutex::default(),
         }
     }
@@ -59,15 +71,40 @@ impl Undertaking {
         self.longest_ttl_millis.fetch_max(ttl.as_millis(), Ordering::Relaxed);
     }
 
+    pub(crate) fn extension_sent(&self, node: usize, ttl: Ttl) {
+        let mut unanswered = self.unanswered.lock().unwrap_or_else(PoisonError::into_inner);
+        match unanswered.iter_mut().find(|sent| (sent.node, sent.ttl) == (node, ttl)) {
+            Some(sent) => sent.count = sent.count.saturating_add(1),
+            None => unanswered.push(Unanswered { node, ttl, count: 1 }),
+        }
+    }
+
+    /// The node has answered an extension to `ttl`. Says whether that may be relied on: an earlier one to less, whose
+    /// effect is unknown, may still take effect after it and end the lease early.
+    pub(crate) fn extension_answered(&self, node: usize, ttl: Ttl) -> bool {
+        let mut unanswered = self.unanswered.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(sent) = unanswered.iter_mut().find(|sent| (sent.node, sent.ttl) == (node, ttl)) {
+            sent.count = sent.count.saturating_sub(1);
+        }
+        unanswered.retain(|sent| 0 < sent.count);
+        unanswered.iter().all(|sent| sent.node != node || ttl <= sent.ttl)
+    }
+
     /// Notes that an acquire is on its way, the first one or one that takes a node again.
     pub(crate) fn acquire_sent(&self, node: usize) {
         let again = if self.may_be_on(node) { TAKEN_AGAIN } else { 0 };
         self.progress[node].store(ACQUIRE_SENT | again, Ordering::Release);
     }
 
-    /// Notes the answer to the acquire; `true` if a release was answered before it.
-    pub(crate) fn acquire_answered(&self, node: usize) -> bool {
-        self.progress[node].fetch_or(ACQUIRE_ANSWERED, Ordering::AcqRel) & RELEASE_ANSWERED != 0
+    /// Notes the answer to the acquire; `true` if a release may have taken effect before it. On a node that has kept order
+    /// throughout, that is one which was answered before; on any other, one which was only begun.
+    pub(crate) fn acquire_answered(&self, node: usize, in_order: bool) -> bool {
+        let released = if in_order { RELEASE_ANSWERED } else { RELEASE_BEGUN };
+        self.progress[node].fetch_or(ACQUIRE_ANSWERED, Ordering::AcqRel) & released != 0
+    }
+
+    pub(crate) fn release_begun(&self, node: usize) {
+        self.progress[node].fetch_or(RELEASE_BEGUN, Ordering::AcqRel);
     }
 
     /// The node said that somebody is in the way, so it took nothing for us. If it was being taken again, that may be we:
@@ -129,17 +166,36 @@ mod tests {
     fn a_node_that_is_taken_again_in_vain_is_told_nevertheless() {
         let undertaking = undertaking();
         undertaking.acquire_sent(0);
-        undertaking.acquire_answered(0);
+        undertaking.acquire_answered(0, false);
         undertaking.acquire_sent(0);
         undertaking.nothing_there(0);
         assert!(undertaking.may_be_on(0));
     }
 
     #[test]
+    fn an_extension_is_relied_on_unless_a_shorter_one_may_still_come() {
+        let undertaking = undertaking();
+        let [short, long] = [1, 10].map(|seconds| Ttl::new(Duration::from_secs(seconds)).unwrap());
+        undertaking.extension_sent(0, short);
+        undertaking.extension_sent(0, short);
+        undertaking.extension_sent(0, long);
+        undertaking.extension_sent(1, long);
+        assert!(undertaking.extension_answered(0, short));
+        assert!(!undertaking.extension_answered(0, long), "one to the shorter ttl may still take effect");
+        assert!(undertaking.extension_answered(1, long), "on this node there is none");
+        undertaking.extension_sent(0, long);
+        assert!(undertaking.extension_answered(0, short));
+        assert!(undertaking.extension_answered(0, long));
+    }
+
+    #[test]
     fn an_acquire_that_is_answered_after_its_release_is_noticed() {
         let undertaking = undertaking();
-        assert!(!undertaking.acquire_answered(0));
+        assert!(!undertaking.acquire_answered(0, false));
+        undertaking.release_begun(1);
+        assert!(!undertaking.acquire_answered(1, true), "it is behind the acquire");
+        assert!(undertaking.acquire_answered(1, false));
         undertaking.release_answered(1);
-        assert!(undertaking.acquire_answered(1));
+        assert!(undertaking.acquire_answered(1, true));
     }
 }

@@ -8,8 +8,8 @@
 //! ```text
 //!  resource a       lock:a        ~ counter  lock:~fence:{lock:a}
 //!  resource a{b}c   lock:a{b}c    ~ counter  lock:~fence:{b}:lock:a{b}c      (the slot of lock:a{b}c is that of b)
-//!  resource a}b     lock:a}b      ~ counter  lock:~fence:{…}:lock:a}b        (no tag can hold a brace: a number in the
-//!                                                                             same slot stands in)
+//!  resource a}b     lock:a}b      ~ counter  lock:~fence:{…}:lock:a}b        (no tag can hold a brace: letters in the
+//!                                                                             same slot stand in)
 //! ```
 
 use redlock_core::{KeyPrefix, Ownership, Resource};
@@ -54,7 +54,7 @@ fn beside(kind: &str, prefix: &KeyPrefix, resource: &Resource) -> String {
     }
     match hash_tag(&lock) {
         Some(tag) => [prefix, kind, "{", tag, "}:", &lock].concat(),
-        None => [prefix, kind, "{", &number_in_slot(slot(lock.as_bytes())).to_string(), "}:", &lock].concat(),
+        None => [prefix, kind, "{", &letters_in_slot(slot(lock.as_bytes())), "}:", &lock].concat(),
     }
 }
 
@@ -68,27 +68,39 @@ fn hash_tag(key: &str) -> Option<&str> {
 
 /// The slot of a text without hash tags: CRC16/XMODEM modulo 16384 (Redis Cluster specification, *key distribution*).
 fn slot(text: &[u8]) -> u16 {
-    let crc = text.iter().fold(0_u16, |crc, byte| {
-        (0..8).fold(
-            crc ^ (u16::from(*byte) << 8),
-            |crc, _| {
-                if crc & 0x8000 == 0 { crc << 1 } else { (crc << 1) ^ 0x1021 }
-            },
-        )
-    });
-    crc % 16_384
+    text.iter().fold(0, |crc, byte| crc_of(crc, *byte)) % SLOTS
 }
 
-/// The least number whose decimal digits lie in `slot`; found among the first few hundred thousand for every slot.
-fn number_in_slot(slot_wanted: u16) -> u32 {
-    (0..).find(|number: &u32| slot(number.to_string().as_bytes()) == slot_wanted).unwrap_or_default()
+const SLOTS: u16 = 16_384;
+
+fn crc_of(crc: u16, byte: u8) -> u16 {
+    let shift = |crc: u16| if crc & 0x8000 == 0 { crc << 1 } else { (crc << 1) ^ 0x1021 };
+    (0..8).fold(crc ^ (u16::from(byte) << 8), |crc, _| shift(crc))
+}
+
+/// What a stand-in for a hash tag is written with.
+const LETTERS: &[u8] = b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ-_";
+
+/// The first three letters that lie in `slot`; a quarter of a million combinations cover every slot several times.
+fn letters_in_slot(slot_wanted: u16) -> String {
+    for first in LETTERS {
+        let one = crc_of(0, *first);
+        for second in LETTERS {
+            let two = crc_of(one, *second);
+            for third in LETTERS {
+                if crc_of(two, *third) % SLOTS == slot_wanted {
+                    return [*first, *second, *third].map(char::from).iter().collect();
+                }
+            }
+        }
+    }
+    unreachable!("every slot has three letters, as a test shows")
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use proptest::prelude::*;
-    use std::collections::HashSet;
 
     fn counter_of(name: &str) -> String {
         counter(&KeyPrefix::default(), &Resource::new(name).unwrap())
@@ -113,13 +125,10 @@ mod tests {
     }
 
     #[test]
-    fn every_slot_has_a_number() {
-        let mut slots: HashSet<u16> = (0..16_384).collect();
-        let largest = (0_u32..).find(|number| {
-            slots.remove(&slot(number.to_string().as_bytes()));
-            slots.is_empty()
-        });
-        assert!(largest.unwrap() < 1_000_000);
+    fn every_slot_has_letters() {
+        for wanted in 0..SLOTS {
+            assert_eq!(slot(letters_in_slot(wanted).as_bytes()), wanted);
+        }
     }
 
     proptest! {

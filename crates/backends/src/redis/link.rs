@@ -13,10 +13,15 @@ use super::trouble::{self, Trouble};
 use futures_util::future::join_all;
 use redis::aio::MultiplexedConnection;
 use redis::io::tcp::{TcpSettings, socket2::TcpKeepalive};
-use redis::{AsyncConnectionConfig, Cmd, ConnectionAddr, ConnectionInfo, IntoConnectionInfo as _, RedisResult, Value};
+use redis::{
+    AsyncConnectionConfig, Cmd, ConnectionAddr, ConnectionInfo, IntoConnectionInfo as _, RedisError, RedisResult, Value,
+};
 use redlock_core::{NodeError, Refusal};
-use std::collections::HashMap;
+use std::future::poll_fn;
+use std::pin::pin;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Poll;
 use std::time::Duration;
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
@@ -24,6 +29,10 @@ use tokio::time::Instant;
 
 /// The longest that connecting may take, with TLS, authentication and the first questions.
 const CONNECT_LIMIT: Duration = Duration::from_secs(1);
+
+/// How long connecting may go without an outcome before it is begun anew: its task has a limit, but the runtime that should
+/// run it may not be driven any more.
+const ABANDONED_AFTER: Duration = Duration::from_millis(1_500);
 
 /// The longest that a server may take to answer before the connection is given up: far beyond any caller's deadline. What
 /// was sent stays in the server's buffers, ahead of anything that a new connection will send.
@@ -35,23 +44,23 @@ const RECONNECT_PAUSE: Duration = Duration::from_millis(200);
 /// Unacknowledged data, or an idle connection that does not answer probes, for so long means that it is dead.
 const TCP_PATIENCE: Duration = Duration::from_secs(5);
 
-/// Commands queued for the socket at most. More than a client of the core ever has under way to one node, so that
-/// queueing never waits, and waiting never reorders.
-const QUEUE_MAX: usize = 4_096;
+/// Commands queued for the socket at most. More than tasks of one program wait for at a time, so that queueing never waits,
+/// and waiting never reorders.
+const QUEUE_MAX: usize = 65_536;
 
 pub(super) struct Link {
     name: String,
     client: redis::Client,
-    fleet: Arc<Fleet>,
-    member: u64,
     state: Mutex<State>,
     known: Mutex<Known>,
+    /// Counts the occasions on which the order of commands may have been lost.
+    order: AtomicU64,
 }
 
 /// What was learned about the server when it was last connected to.
 #[derive(Clone, Debug, Default)]
 struct Known {
-    identity: Option<String>,
+    identity: Option<Arc<str>>,
     time: Option<(Duration, Instant)>,
 }
 
@@ -65,6 +74,7 @@ enum State {
 struct Connecting {
     outcome: watch::Receiver<Option<Result<Connection, NodeError>>>,
     task: AbortHandle,
+    since: Instant,
 }
 
 #[derive(Clone)]
@@ -74,21 +84,30 @@ pub(super) struct Connection {
     since: Instant,
 }
 
+impl Connecting {
+    /// Whether nobody connects here any more: the task ended with its runtime, or its runtime is not driven.
+    fn is_abandoned(&self) -> bool {
+        self.task.is_finished() || ABANDONED_AFTER < self.since.elapsed()
+    }
+}
+
+/// A command that was certainly not sent, and why.
+struct Unsent(RedisError);
+
 impl Link {
-    pub(super) fn open(url: &str, fleet: Arc<Fleet>) -> Result<Arc<Self>, UrlError> {
+    pub(super) fn open(url: &str) -> Result<Arc<Self>, UrlError> {
         let info = connection_info(url)?;
         let name = name_of(&info);
         let client = redis::Client::open(info).map_err(|_| UrlError::Malformed)?;
-        let member = fleet.join();
-        let (state, known) = (Mutex::new(State::Idle), Mutex::default());
-        Ok(Arc::new(Self { name, client, fleet, member, state, known }))
+        let (state, known, order) = (Mutex::new(State::Idle), Mutex::default(), AtomicU64::new(0));
+        Ok(Arc::new(Self { name, client, state, known, order }))
     }
 
     pub(super) fn name(&self) -> &str {
         &self.name
     }
 
-    pub(super) fn identity(&self) -> Option<String> {
+    pub(super) fn identity(&self) -> Option<Arc<str>> {
         self.known().identity.clone()
     }
 
@@ -97,17 +116,54 @@ impl Link {
         self.known().time.map(|(shown, at)| shown.saturating_add(at.elapsed()))
     }
 
+    /// A number that changes whenever the order of commands may have been lost.
+    pub(super) fn order(&self) -> u64 {
+        self.order.load(Ordering::Acquire)
+    }
+
+    /// Commands may take effect in another order than they were given in: they waited for a connection together, belong to
+    /// two connections, or one of them is sent again.
+    pub(super) fn order_is_lost(&self) {
+        self.order.fetch_add(1, Ordering::AcqRel);
+    }
+
     /// Sends one command and waits for its answer.
     pub(super) async fn send(self: &Arc<Self>, command: &Cmd) -> Result<Value, Trouble> {
         let mut connection = self.connection().await.map_err(Trouble::NotConnected)?;
-        // Outside tokio's budget: a poll that yields before the command is queued would let another one overtake it.
-        let answer = tokio::task::unconstrained(connection.multiplexed.send_packed_command(command)).await;
-        answer.and_then(Value::extract_error).map_err(|error| {
-            if trouble::connection_is_broken(&error) || trouble::role_has_changed(&error) {
-                self.lose(&connection);
+        match self.send_on(&mut connection, command).await {
+            // The server had closed the connection while nothing was going on, and the command was never queued.
+            Err(Unsent(_)) => {
+                let mut connection = self.connection().await.map_err(Trouble::NotConnected)?;
+                let answer = self.send_on(&mut connection, command).await;
+                answer.unwrap_or_else(|Unsent(error)| Err(Trouble::Answered(error)))
             }
-            Trouble::Answered(error)
-        })
+            Ok(answer) => answer,
+        }
+    }
+
+    /// Sends one command; `Err` if it was certainly not sent.
+    async fn send_on(&self, connection: &mut Connection, command: &Cmd) -> Result<Result<Value, Trouble>, Unsent> {
+        let current = connection.clone();
+        // Outside tokio's budget: a poll that yields before the command is queued would let another one overtake it.
+        let mut sending = pin!(tokio::task::unconstrained(connection.multiplexed.send_packed_command(command)));
+        let at_once = poll_fn(|cx| Poll::Ready(sending.as_mut().poll(cx))).await;
+        // A command that fails in the very poll that was to queue it was not queued: nobody reads the queue any more.
+        let was_queued = at_once.is_pending();
+        let answer = match at_once {
+            Poll::Ready(answer) => answer,
+            Poll::Pending => sending.await,
+        };
+        let error = match answer.and_then(Value::extract_error) {
+            Ok(answer) => return Ok(Ok(answer)),
+            Err(error) => error,
+        };
+        if trouble::connection_is_broken(&error) || trouble::role_has_changed(&error) {
+            self.lose(&current);
+        }
+        if !was_queued && trouble::connection_is_broken(&error) {
+            return Err(Unsent(error));
+        }
+        Ok(Err(Trouble::Answered(error)))
     }
 
     /// The connection, made first if need be.
@@ -117,15 +173,14 @@ impl Link {
             match &*state {
                 State::Up(connection) => return Ok(connection.clone()),
                 State::Down { error, until } if Instant::now() < *until => return Err(error.clone()),
-                // A task that ended without an outcome ended with its runtime.
-                State::Connecting(connecting) if !connecting.task.is_finished() => connecting.outcome.clone(),
+                State::Connecting(connecting) if !connecting.is_abandoned() => connecting.outcome.clone(),
                 _ => self.connect_in_background(&mut state),
             }
         };
-        match outcome.wait_for(Option::is_some).await {
-            Ok(outcome) => outcome.clone().expect("waited for it"),
-            Err(_) => Err(NodeError::unreachable("the runtime on which the connection was being made has ended")),
-        }
+        let wait = async { outcome.wait_for(Option::is_some).await.ok().and_then(|outcome| outcome.clone()) };
+        let connected = tokio::time::timeout(ABANDONED_AFTER, wait).await.ok().flatten();
+        connected
+            .unwrap_or_else(|| Err(NodeError::unreachable("the runtime that was connecting does not run any more")))
     }
 
     /// Starts connecting without waiting for it.
@@ -156,7 +211,11 @@ impl Link {
             }
         };
         let task = tokio::runtime::Handle::current().spawn(connect).abort_handle();
-        *state = State::Connecting(Connecting { outcome: outcome.clone(), task });
+        self.order_is_lost();
+        if let State::Connecting(abandoned) = &*state {
+            abandoned.task.abort();
+        }
+        *state = State::Connecting(Connecting { outcome: outcome.clone(), task, since: Instant::now() });
         outcome
     }
 
@@ -173,7 +232,6 @@ impl Link {
                 "the server's identity cannot be read, so a server named twice would not be noticed; allow INFO"
             );
         }
-        self.fleet.claim(self.member, &self.name, identity.as_deref())?;
         let now = Instant::now();
         *self.known() = Known { identity, time: time.map(|time| (time, now)) };
         Ok(Connection { multiplexed, since: now })
@@ -191,8 +249,7 @@ impl Link {
         let mut state = self.state();
         if matches!(&*state, State::Up(current) if current.since == connection.since) {
             *state = State::Idle;
-            drop(state);
-            self.fleet.give_up(self.member);
+            self.order_is_lost();
         }
     }
 
@@ -207,7 +264,6 @@ impl Link {
 
 impl Drop for Link {
     fn drop(&mut self) {
-        self.fleet.give_up(self.member);
         if let State::Connecting(connecting) = &*self.state() {
             connecting.task.abort();
         }
@@ -217,7 +273,7 @@ impl Drop for Link {
 /// What a server says when it is first spoken to.
 struct Greeting {
     multiplexed: MultiplexedConnection,
-    identity: Option<String>,
+    identity: Option<Arc<str>>,
     primary: Option<bool>,
     time: Option<Duration>,
 }
@@ -245,7 +301,7 @@ async fn greet(client: &redis::Client) -> Result<Greeting, NodeError> {
             error => return Err(error),
         },
     };
-    let identity = info.as_deref().and_then(|info| reply::info_field(info, "run_id")).map(str::to_owned);
+    let identity = info.as_deref().and_then(|info| reply::info_field(info, "run_id")).map(Arc::from);
     let primary = info.as_deref().and_then(reply::is_primary);
     let time = time.ok().as_ref().and_then(reply::time);
     Ok(Greeting { multiplexed: connection, identity, primary, time })
@@ -293,44 +349,6 @@ fn name_of(info: &ConnectionInfo) -> String {
     }
 }
 
-/// The nodes of one quorum: sees to it that no two of them lead to one server.
-#[derive(Debug, Default)]
-pub(super) struct Fleet(Mutex<Members>);
-
-#[derive(Debug, Default)]
-struct Members {
-    next: u64,
-    /// Who is connected to which server: member → (name, identity).
-    connected: HashMap<u64, (String, String)>,
-}
-
-impl Fleet {
-    fn join(&self) -> u64 {
-        let mut members = self.members();
-        members.next += 1;
-        members.next
-    }
-
-    fn claim(&self, member: u64, name: &str, identity: Option<&str>) -> Result<(), NodeError> {
-        let mut members = self.members();
-        members.connected.remove(&member);
-        let Some(identity) = identity else { return Ok(()) };
-        if let Some((twin, _)) = members.connected.values().find(|(_, other)| other == identity) {
-            return Err(NodeError::refused(Refusal::SameServer, format!("{name} and {twin} have the same run_id")));
-        }
-        members.connected.insert(member, (name.to_owned(), identity.to_owned()));
-        Ok(())
-    }
-
-    fn give_up(&self, member: u64) {
-        self.members().connected.remove(&member);
-    }
-
-    fn members(&self) -> MutexGuard<'_, Members> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -359,20 +377,5 @@ mod tests {
     #[test]
     fn tls_without_the_feature_is_refused() {
         assert_eq!(connection_info("rediss://host").unwrap_err(), UrlError::NoTls);
-    }
-
-    /// B13: one server under two names is one vote.
-    #[test]
-    fn b13_a_server_is_claimed_by_one_member_at_a_time() {
-        let fleet = Fleet::default();
-        let (one, two) = (fleet.join(), fleet.join());
-        fleet.claim(one, "a", Some("x")).unwrap();
-        fleet.claim(one, "a", Some("x")).unwrap();
-        assert!(matches!(
-            fleet.claim(two, "b", Some("x")),
-            Err(NodeError::Refused { reason: Refusal::SameServer, .. })
-        ));
-        fleet.give_up(one);
-        fleet.claim(two, "b", Some("x")).unwrap();
     }
 }

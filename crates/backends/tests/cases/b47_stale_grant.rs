@@ -2,6 +2,8 @@
 //!
 //! The waiters are processes of their own: this test's program, run once more with the environment saying so.
 
+#![expect(clippy::print_stdout, reason = "the process tells its parent")]
+
 use super::support::*;
 use redlock_core::Retry;
 use std::process::Stdio;

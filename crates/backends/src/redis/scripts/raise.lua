@@ -11,14 +11,15 @@ local owner, to = ARGV[1], tonumber(ARGV[2])
 for i = 1, n do
   if redis.pcall('GET', KEYS[i]) ~= owner then return false end
 end
+local record = KEYS[2 * n + 1]
 local greatest = to
 for i = 1, n do
   local old = tonumber(redis.call('GET', KEYS[n + i]) or nil)
-  if not old or old < to then
-    if not old or not covered(old, to) then mark(KEYS[2 * n + 1], to) end
-    redis.call('SET', KEYS[n + i], to, 'PX', COUNTER_MILLIS)
-  else
-    greatest = math.max(greatest, old)
+  local new = math.max(to, old or mark(record, to))
+  if new ~= old then
+    if not covered(old or to, new) then mark(record, new) end
+    redis.call('SET', KEYS[n + i], new, 'PX', COUNTER_MILLIS)
   end
+  greatest = math.max(greatest, new)
 end
 return greatest

@@ -6,16 +6,17 @@
 --   base      the floor of a resource without a counter: at least as great as every counter that has expired
 --   previous, rolled   what high was at the last roll, and the server's time of it in milliseconds
 --
--- A roll happens at most once in ten days. Then base becomes what high was at the roll before, unless that is more than
--- twenty days ago: then it becomes high itself. So base is never older than thirty days, which is how long a counter
--- lives after it was last set; a counter that is gone was last set before that, and base covers it. Counters and marks
--- follow one clock, the server's, so setting it forward or back moves both alike.
+-- A roll happens at most once in five days. Then base becomes what high was at the roll before, unless that is more than ten
+-- days ago: then it becomes high itself. So base is never older than fifteen days, and a counter lives thirty days after it
+-- was last set: a counter that is gone was last set before base was what it is, and base covers it. The fifteen days between
+-- are the margin for a server's clock that is set back, since both follow it: a record from the future (more than the margin
+-- is noticed as such, too) makes base high at once.
 --
 -- Part of the scripts that set counters. Atomic because they are: a script runs without any other command in between.
 -- All numbers are below 2^53, where Lua's doubles are exact, and redis.call writes them with 17 digits.
 local STEP = 68719476736
 local COUNTER_MILLIS = 2592000000
-local ROLL_MILLIS = 864000000
+local ROLL_MILLIS = 432000000
 
 -- Returns base, after making sure that high covers the whole step of counter, and that of base + 1.
 local function mark(record, counter)
@@ -27,9 +28,10 @@ local function mark(record, counter)
   local previous = tonumber(fields[3] or 0)
   local rolled = tonumber(fields[4] or now)
   local changed = not fields[4]
-  if ROLL_MILLIS <= now - rolled then
+  local age = now - rolled
+  if ROLL_MILLIS <= age or age < 0 then
     local covers = previous
-    if 2 * ROLL_MILLIS <= now - rolled then covers = high end
+    if 2 * ROLL_MILLIS <= age or age < 0 then covers = high end
     base, previous, rolled, changed = math.max(base, covers), high, now, true
   end
   local needed = math.max(counter, base + 1)
