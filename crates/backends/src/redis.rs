@@ -108,8 +108,7 @@ impl RedisNode {
         Ok(nodes.into_iter().map(|node| Arc::new(node) as Arc<dyn LockNode>).collect())
     }
 
-    /// Opens the nodes of one quorum without connecting: the first calls do that. Their time is not known before, so the
-    /// first grant after all of them were wiped may carry a low token; [`RedisNode::connect_all`] does not have that gap.
+    /// Opens the nodes of one quorum without connecting: the first calls do that, within their callers' deadline.
     ///
     /// # Errors
     /// [`UrlError`] for the first URL that is none.

@@ -1,6 +1,10 @@
 //! Keeping a lock, where every moment counts: releases that cross a renewal, renewals that fail, ceilings, and a clock
 //! that goes on while timers stand still. Virtual time; nothing here waits.
 
+#[allow(dead_code, reason = "what tests in virtual time share; not all of it is needed here")]
+mod common;
+
+use self::common::{Random, SuspendableClock, ms, shared, whole_validity};
 use redlock_backends::MemoryNode;
 use redlock_backends::faulty::{Fault, Faulty, Question};
 use redlock_core::{
@@ -12,36 +16,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
 
-const fn ms(millis: u64) -> Duration {
-    Duration::from_millis(millis)
-}
-
 /// Tokio's timers end at whole milliseconds, so a wait may last this much longer than asked for.
 const TICK: Duration = ms(1);
-
-/// What is left of a ttl of `ttl` when nothing has been spent yet: less the drift allowance.
-fn whole_validity(ttl: Duration) -> Duration {
-    ttl - ttl / 100 - ms(2)
-}
-
-/// Tokio's clock, and the time for which the machine was suspended on top: timers know nothing of the latter.
-#[derive(Debug)]
-struct SuspendableClock {
-    awake: TokioClock,
-    suspended: Mutex<Duration>,
-}
-
-impl SuspendableClock {
-    fn suspend(&self, duration: Duration) {
-        *self.suspended.lock().unwrap() += duration;
-    }
-}
-
-impl Clock for SuspendableClock {
-    fn now(&self) -> Moment {
-        self.awake.now().after(*self.suspended.lock().unwrap())
-    }
-}
 
 struct World {
     clock: Arc<SuspendableClock>,
@@ -53,12 +29,12 @@ struct World {
 
 impl World {
     fn new(nodes: usize, configure: impl FnOnce(RedlockBuilder) -> RedlockBuilder) -> Self {
-        let clock = Arc::new(SuspendableClock { awake: TokioClock::starting_now(), suspended: Mutex::default() });
+        let clock = SuspendableClock::starting_now();
         let memory: Vec<_> =
             (0..nodes).map(|n| Arc::new(MemoryNode::with_clock(format!("n{n}"), clock.clone()))).collect();
         let nodes: Vec<_> = memory.iter().map(|node| Arc::new(Faulty::new(Arc::clone(node)))).collect();
         let builder = Redlock::builder()
-            .nodes(nodes.iter().map(|node| Arc::clone(node) as Arc<dyn LockNode>))
+            .nodes(shared(&nodes))
             .clock(clock.clone());
         let world = Self { clock, memory, nodes, redlock: configure(builder).build().unwrap(), calls: Arc::default() };
         world.meets(|_, _| Fault::none());
@@ -97,19 +73,6 @@ async fn kept(world: &World) -> Guard {
     world.redlock.settled().await;
     guard.keep_alive(KeepAlive::default());
     guard
-}
-
-/// SplitMix64, for the moments at which the test acts.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        (z ^ (z >> 31)) % bound
-    }
 }
 
 #[tokio::test(start_paused = true)]

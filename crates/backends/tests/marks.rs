@@ -154,3 +154,21 @@ async fn numbers_are_exact_up_to_the_last_token() {
     assert_eq!(bench.grant(&["r"], 0).await, last);
     assert_eq!(bench.server.probe().get(COUNTER).await.unwrap().as_deref(), Some("9007199254740991"));
 }
+
+/// A client that connects with its first call: the nodes' time is known only by their answers, and lifts the token all the
+/// same, so that a database which remembers tokens from before the nodes were wiped does not refuse it.
+#[tokio::test]
+async fn the_first_grant_of_a_client_that_connects_with_it_is_lifted_to_the_nodes_time() {
+    let servers = redlock_bench::Servers::start(3).await.unwrap();
+    let urls = servers.urls();
+    for clock_floor in [true, false] {
+        let nodes = RedisNode::open_all(urls.iter().map(String::as_str)).unwrap();
+        let mut builder = redlock_core::Redlock::builder().nodes(nodes).node_timeout(Duration::from_secs(1));
+        if !clock_floor {
+            builder = builder.without_clock_floor();
+        }
+        let guard = builder.build().unwrap().try_acquire(format!("first {clock_floor}")).await.unwrap();
+        let year_2020 = 1_577_836_800_000_000;
+        assert_eq!(year_2020 < guard.token().get(), clock_floor, "{:?}", guard.token());
+    }
+}

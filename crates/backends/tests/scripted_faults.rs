@@ -1,8 +1,13 @@
 //! Promises P4 and P5, exhaustively on three nodes: each node in one of seven conditions, and each operation cancelled at
 //! every one of its awaits. Virtual time; nothing here waits.
 
+#[allow(dead_code, reason = "what tests in virtual time share; not all of it is needed here")]
+mod common;
+
+use self::common::meddled::{Meddled, Panicking, Timed, meddled};
+use self::common::{in_virtual_time, ms, shared};
 use redlock_backends::MemoryNode;
-use redlock_backends::faulty::{Fault, Faulty};
+use redlock_backends::faulty::{Fault, Faulty, Question};
 use redlock_core::{
     AcquireError, Acquisition, Election, Guard, IntoResources as _, KeepAlive, KeyPrefix, LockNode, NodeError, Owner,
     Ownership, Redlock, Retry, TokioClock, Ttl,
@@ -12,10 +17,6 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
-
-const fn ms(millis: u64) -> Duration {
-    Duration::from_millis(millis)
-}
 
 const NODE_TIMEOUT: Duration = ms(50);
 const TTL: Duration = ms(60_000);
@@ -80,7 +81,7 @@ impl World {
         let nodes: Vec<_> = memory.iter().map(|node| Arc::new(Faulty::new(Arc::clone(node)))).collect();
         let rival = Owner::from_random_bytes([9; 16]);
         let builder = Redlock::builder()
-            .nodes(nodes.iter().map(|node| Arc::clone(node) as Arc<dyn LockNode>))
+            .nodes(shared(&nodes))
             .ttl(TTL)
             .node_timeout(NODE_TIMEOUT)
             .clock(clock);
@@ -132,10 +133,6 @@ async fn cancelled_after<T>(polls: usize, future: impl Future<Output = T>) -> Op
         poll
     })
     .await
-}
-
-fn in_virtual_time(test: impl Future<Output = ()>) {
-    tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap().block_on(test);
 }
 
 fn for_all_conditions(test: impl AsyncFn([Condition; 3])) {
@@ -334,78 +331,24 @@ fn p5_the_client_may_be_dropped_with_work_in_the_background() {
     });
 }
 
-/// A node whose calls do not take effect in the order in which they were made: acquires take their time.
-#[derive(Debug)]
-struct Unordered(MemoryNode);
-
-#[async_trait::async_trait]
-impl LockNode for Unordered {
-    fn name(&self) -> &str {
-        self.0.name()
-    }
-
-    async fn acquire(&self, ownership: &Ownership, ttl: Ttl, floor: u64) -> Result<Acquisition, NodeError> {
-        tokio::time::sleep(ms(200)).await;
-        self.0.acquire(ownership, ttl, floor).await
-    }
-
-    async fn raise(&self, ownership: &Ownership, to: u64) -> Result<redlock_core::Raising, NodeError> {
-        self.0.raise(ownership, to).await
-    }
-
-    async fn extend(&self, ownership: &Ownership, ttl: Ttl) -> Result<redlock_core::Extension, NodeError> {
-        self.0.extend(ownership, ttl).await
-    }
-
-    async fn release(&self, ownership: &Ownership) -> Result<redlock_core::Releasing, NodeError> {
-        self.0.release(ownership).await
-    }
-}
-
 /// The release comes first, finds nothing, and the acquire takes effect after it: it is released once more.
 #[test]
 fn p5_a_release_that_overtakes_its_acquire_is_repeated() {
     in_virtual_time(async {
         let clock = Arc::new(TokioClock::starting_now());
-        let node = Arc::new(Unordered(MemoryNode::with_clock("n", clock.clone())));
-        let nodes = [Arc::clone(&node) as Arc<dyn LockNode>];
-        let redlock = Redlock::builder().nodes(nodes).ttl(TTL).node_timeout(NODE_TIMEOUT).clock(clock).build().unwrap();
+        let nodes = meddled(1, &clock, Timed::default);
+        let node = &nodes[0];
+        node.by.always(Question::Acquire, ms(200), ms(0));
+        let builder = Redlock::builder().nodes(shared(&nodes)).ttl(TTL).node_timeout(NODE_TIMEOUT);
+        let redlock = builder.clock(clock).build().unwrap();
         let result = redlock.try_acquire("r").await;
         assert!(matches!(result, Err(AcquireError::Unavailable(_))), "{result:?}");
         tokio::time::sleep(ms(100)).await;
-        assert!(node.0.locks().is_empty(), "not yet");
+        assert!(node.memory.locks().is_empty(), "not yet");
         tokio::time::sleep(ms(1_000)).await;
-        assert!(node.0.locks().is_empty(), "{:?}", node.0.locks());
+        assert!(node.memory.locks().is_empty(), "{:?}", node.memory.locks());
         redlock.settled().await;
     });
-}
-
-/// A node with a bug.
-#[derive(Debug)]
-struct Panics(MemoryNode);
-
-#[async_trait::async_trait]
-impl LockNode for Panics {
-    fn name(&self) -> &str {
-        self.0.name()
-    }
-
-    async fn acquire(&self, _: &Ownership, _: Ttl, _: u64) -> Result<Acquisition, NodeError> {
-        tokio::task::yield_now().await;
-        panic!("a bug in this node")
-    }
-
-    async fn raise(&self, _: &Ownership, _: u64) -> Result<redlock_core::Raising, NodeError> {
-        panic!("a bug in this node")
-    }
-
-    async fn extend(&self, _: &Ownership, _: Ttl) -> Result<redlock_core::Extension, NodeError> {
-        panic!("a bug in this node")
-    }
-
-    async fn release(&self, _: &Ownership) -> Result<redlock_core::Releasing, NodeError> {
-        panic!("a bug in this node")
-    }
 }
 
 #[test]
@@ -415,8 +358,9 @@ fn p5_a_node_that_panics_keeps_nothing_locked_on_the_others() {
         let memory: Vec<_> = (0..2).map(|n| Arc::new(MemoryNode::with_clock(format!("n{n}"), clock.clone()))).collect();
         let slow = Arc::new(Faulty::new(Arc::clone(&memory[1])));
         slow.always(|_| Fault::request_delay(ms(10)));
-        let nodes: [Arc<dyn LockNode>; 3] =
-            [Arc::clone(&memory[0]) as _, Arc::new(Panics(MemoryNode::new("panics"))), slow];
+        let broken = Meddled { memory: MemoryNode::new("broken"), by: Panicking::default() };
+        broken.by.when_asked([Question::Acquire, Question::Extend, Question::Release]);
+        let nodes: [Arc<dyn LockNode>; 3] = [Arc::clone(&memory[0]) as _, Arc::new(broken), slow];
         let redlock = Redlock::builder().nodes(nodes).ttl(TTL).node_timeout(NODE_TIMEOUT).clock(clock).build().unwrap();
         // Its bug is its own failure: one missing vote.
         let guard = redlock.try_acquire("r").await.unwrap();

@@ -75,6 +75,7 @@ pub struct Attempt {
     asked: Vec<Asked>,
     raised: Vec<Raised>,
     raising_to: Option<FencingToken>,
+    floor: Option<FencingToken>,
     mint: Mint,
     outcome: Option<Result<FencingToken, ()>>,
 }
@@ -91,6 +92,7 @@ impl Attempt {
             asked: vec![Asked::Open; nodes],
             raised: vec![Raised::No; nodes],
             raising_to: None,
+            floor: None,
             mint: Mint::new(nodes),
             outcome: None,
         }
@@ -135,6 +137,12 @@ impl Attempt {
         self.step()
     }
 
+    /// From now on no token below `floor` is issued: counters that agree on less are raised to it. For a floor that becomes
+    /// known only after the acquire was sent.
+    pub fn not_below(&mut self, floor: FencingToken) {
+        self.floor = self.floor.max(Some(floor));
+    }
+
     /// Whether a raise to the present value is to be sent to `node`: one that may hold the resources for the owner and is
     /// not known to stand there already.
     #[must_use]
@@ -165,10 +173,15 @@ impl Attempt {
 
     fn next_step(&self) -> Step {
         let quorum = quorum_of(self.asked.len());
-        match (self.mint.minting(), self.raising_to) {
+        let minting = match self.mint.minting() {
+            Minting::Minted(token) if Some(token) < self.floor => Minting::Raise(token),
+            minting => minting,
+        };
+        let lifted = |greatest: FencingToken| greatest.max(self.floor.unwrap_or(greatest));
+        match (minting, self.raising_to) {
             (Minting::Minted(token), _) => Step::Won(token),
+            (Minting::Raise(greatest), None) if quorum <= self.granted() => Step::Raise(lifted(greatest)),
             (Minting::Raise(greatest), Some(to)) if to < greatest => Step::Raise(greatest),
-            (Minting::Raise(greatest), None) if quorum <= self.granted() => Step::Raise(greatest),
             _ if self.within_reach() < quorum => Step::Lost,
             _ => Step::Wait,
         }
@@ -297,6 +310,26 @@ mod tests {
         let beyond = FencingToken::MAX.as_counter() + 1;
         assert_eq!(asked(3, &[granted(beyond), granted(4), granted(4)]).1, won(4));
         assert_eq!(asked(3, &[granted(beyond), granted(0)]).1, Step::Lost);
+    }
+
+    #[test]
+    fn a_floor_that_becomes_known_late_lifts_the_token_by_a_raise() {
+        let mut attempt = Attempt::new(3);
+        assert_eq!(attempt.on_acquire(0, granted(1)), Step::Wait);
+        attempt.not_below(token(1_000));
+        assert_eq!(attempt.on_acquire(1, granted(1)), raise(1_000));
+        assert!(attempt.wants_raise(0) && attempt.wants_raise(1));
+        assert_eq!(attempt.on_raise(0, token(1_000), RaiseVote::At(1_000)), Step::Wait);
+        assert_eq!(attempt.on_acquire(2, granted(1)), Step::Wait, "agreement below the floor is none");
+        assert_eq!(attempt.on_raise(1, token(1_000), RaiseVote::At(1_000)), won(1_000));
+    }
+
+    #[test]
+    fn a_floor_below_the_counters_changes_nothing() {
+        let mut attempt = Attempt::new(3);
+        attempt.not_below(token(5));
+        attempt.on_acquire(0, granted(7));
+        assert_eq!(attempt.on_acquire(1, granted(7)), won(7));
     }
 
     #[test]

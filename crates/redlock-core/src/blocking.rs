@@ -31,7 +31,7 @@ use crate::token::{FencingToken, Grant};
 use crate::watchdog::KeepAlive;
 use crate::work::WorkError;
 use std::fmt;
-use std::sync::{Arc, mpsc};
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::time::Duration;
 use tokio::runtime::Runtime;
 
@@ -301,12 +301,21 @@ impl Drop for Background {
         let Some(runtime) = self.runtime.take() else { return };
         let client = self.client.clone();
         // A runtime must not be dropped, nor waited for, on a thread that may belong to another runtime.
+        let shared = Arc::new(Mutex::new(Some(runtime)));
+        let take = |shared: &Mutex<Option<Runtime>>| shared.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let for_thread = Arc::clone(&shared);
         let linger = std::thread::Builder::new().name("redlock-linger".into()).spawn(move || {
-            runtime.block_on(async { tokio::time::timeout(LINGER, client.settled()).await.ok() });
-            runtime.shutdown_background();
+            if let Some(runtime) = take(&for_thread) {
+                runtime.block_on(async { tokio::time::timeout(LINGER, client.settled()).await.ok() });
+                runtime.shutdown_background();
+            }
         });
-        // Without a thread to be had, the runtime went with the closure, which shuts it down; locks end with their ttl.
-        drop(linger);
+        if linger.is_err()
+            && let Some(runtime) = take(&shared)
+        {
+            // No thread to be had: locks end with their ttl.
+            runtime.shutdown_background();
+        }
     }
 }
 

@@ -67,7 +67,8 @@ impl Election {
     /// Campaigns, and runs `work` while in office, again and again: when the office is lost, the work is dropped and the
     /// next campaign begins. Returns what the work returns, after resigning.
     ///
-    /// Goes on for ever if the work does; dropping the future ends it.
+    /// Goes on for ever if the work does; dropping the future ends it. Work that returns is done, even if the office was
+    /// lost in the same moment: whether it was is for the storage to decide, by the term's token.
     ///
     /// # Errors
     /// [`AcquireError`] if campaigning cannot succeed without somebody changing the set-up. Being outvoted, and outages,

@@ -103,7 +103,7 @@ pub trait LockNode: Send + Sync {
     /// forward by a monotonic clock, without asking anew. `None` while that is not known.
     ///
     /// Lifts new tokens above those of a node that was wiped. No promise rests on its being right. A node that connects
-    /// with its first call knows no time before that, and the first grant of such a client goes without.
+    /// with its first call knows no time before that; then the first grant of its client costs a second round trip.
     fn unix_time(&self) -> Option<Duration> {
         None
     }

@@ -313,18 +313,21 @@ impl Client {
         result
     }
 
-    fn undertaking(&self, resources: &Resources, ttl: Ttl) -> Undertaking {
+    fn undertaking(&self, resources: &Resources, ttl: Ttl, time: Option<u64>) -> Undertaking {
         let mut bytes = [0; 16];
         self.randomness.fill(&mut bytes);
         let owner = Owner::from_random_bytes(bytes);
         let ownership = Ownership::new(self.settings.prefix.clone(), resources.clone(), owner);
         let highest = self.highest_tokens.highest(resources);
-        let time = if self.settings.clock_floor {
-            floor::nodes_time(self.lanes.iter().map(|lane| lane.node().unix_time()))
-        } else {
-            None
-        };
         Undertaking::new(ownership, ttl, floor::floor(highest, time), self.lanes.len())
+    }
+
+    /// The nodes' time, if tokens are to be lifted to it and it is known.
+    fn nodes_time(&self) -> Option<u64> {
+        if !self.settings.clock_floor {
+            return None;
+        }
+        floor::nodes_time(self.lanes.iter().map(|lane| lane.node().unix_time()))
     }
 
     fn random_part_of(&self, duration: Duration) -> Duration {
@@ -346,6 +349,8 @@ struct Round<'a> {
     /// When the validity of a grant ends: fixed before anything is sent, so that no pause on the way can move it.
     valid_until: Moment,
     twins: Twins,
+    /// The nodes' time was not known when the acquire was sent, as when these calls are what connects to them.
+    time_is_awaited: bool,
     attempt: Attempt,
     outcomes: Vec<(NodeOutcome, Option<Duration>)>,
     raised: bool,
@@ -356,10 +361,12 @@ impl<'a> Round<'a> {
         // Counted from before the first request is sent: a reply's delay must shorten our validity, never the lease.
         let started = client.clock.now();
         let nodes = client.lanes.len();
+        let time = client.nodes_time();
         Self {
             client,
             fan_out: FanOut::new(Arc::clone(&client.keeper), terms.node_timeout),
-            undo: Undo::arm(client, client.undertaking(resources, terms.ttl)),
+            undo: Undo::arm(client, client.undertaking(resources, terms.ttl, time)),
+            time_is_awaited: client.settings.clock_floor && time.is_none(),
             terms,
             started,
             valid_until: started.after(whole_validity(terms.ttl, client.settings.drift)),
@@ -442,6 +449,14 @@ impl<'a> Round<'a> {
 
     fn hear(&mut self, reply: Reply) -> Step {
         let Reply { node, took, answer } = reply;
+        if self.time_is_awaited
+            && let Some(time) = self.client.nodes_time()
+        {
+            self.time_is_awaited = false;
+            if let Ok(floor) = FencingToken::assume_granted(floor::floor(None, Some(time))) {
+                self.attempt.not_below(floor);
+            }
+        }
         match answer {
             Answer::Acquire(answer) => {
                 let (vote, outcome) = match self.one_vote_each(node, answer) {
