@@ -8,11 +8,11 @@ use self::common::{Random, SuspendableClock, ms, shared, whole_validity};
 use redlock_backends::MemoryNode;
 use redlock_backends::faulty::{Fault, Faulty, Question};
 use redlock_core::{
-    Clock, ExtendError, Guard, HoldState, IntoResources as _, KeepAlive, KeyPrefix, LockNode, LossReason, Moment,
-    NodeError, OnLoss, Ownership, Redlock, RedlockBuilder, ReleaseOutcome, TokioClock, WorkError,
+    ExtendError, Guard, HoldState, IntoResources as _, KeepAlive, KeyPrefix, LockNode, LossReason, NodeError, OnLoss,
+    Ownership, Redlock, RedlockBuilder, ReleaseOutcome, WorkError,
 };
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
 
@@ -33,9 +33,7 @@ impl World {
         let memory: Vec<_> =
             (0..nodes).map(|n| Arc::new(MemoryNode::with_clock(format!("n{n}"), clock.clone()))).collect();
         let nodes: Vec<_> = memory.iter().map(|node| Arc::new(Faulty::new(Arc::clone(node)))).collect();
-        let builder = Redlock::builder()
-            .nodes(shared(&nodes))
-            .clock(clock.clone());
+        let builder = Redlock::builder().nodes(shared(&nodes)).clock(clock.clone());
         let world = Self { clock, memory, nodes, redlock: configure(builder).build().unwrap(), calls: Arc::default() };
         world.meets(|_, _| Fault::none());
         world

@@ -80,11 +80,7 @@ impl World {
         let memory: Vec<_> = (0..3).map(|n| Arc::new(MemoryNode::with_clock(format!("n{n}"), clock.clone()))).collect();
         let nodes: Vec<_> = memory.iter().map(|node| Arc::new(Faulty::new(Arc::clone(node)))).collect();
         let rival = Owner::from_random_bytes([9; 16]);
-        let builder = Redlock::builder()
-            .nodes(shared(&nodes))
-            .ttl(TTL)
-            .node_timeout(NODE_TIMEOUT)
-            .clock(clock);
+        let builder = Redlock::builder().nodes(shared(&nodes)).ttl(TTL).node_timeout(NODE_TIMEOUT).clock(clock);
         let world = Self { redlock: builder.build().unwrap(), memory, nodes, rival };
         for (node, condition) in conditions.iter().enumerate() {
             if *condition == Condition::Held {
