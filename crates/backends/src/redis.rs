@@ -7,15 +7,16 @@
 //!
 //! Works with Redis 6.2 or later, and with Valkey.
 
+mod commands;
 mod keys;
 mod link;
 mod reply;
 mod scripts;
 mod trouble;
 
-use self::keys::Keys;
+use self::commands::Commands;
 use self::link::Link;
-use self::scripts::{ACQUIRE, EXTEND, RAISE, RELEASE, Script};
+use self::scripts::{ACQUIRE, Argument, EXTEND, RAISE, RELEASE, Script};
 use ::redis::{Cmd, Value};
 use async_trait::async_trait;
 use redlock_core::{
@@ -116,15 +117,20 @@ impl RedisNode {
         urls.into_iter().map(|url| Ok(Arc::new(Self::open(url)?) as Arc<dyn LockNode>)).collect()
     }
 
-    async fn run(&self, script: &Script, keys: &[String], arguments: &[&[u8]]) -> Result<Value, NodeError> {
-        match self.link.send(&script.by_digest(keys, arguments)).await {
+    /// Runs a script by its digest, and by its text if the server does not know it (any more).
+    async fn run(&self, by_digest: &Cmd, by_text: impl FnOnce() -> Cmd) -> Result<Value, NodeError> {
+        match self.link.send(by_digest).await {
             Err(trouble) if trouble::script_is_unknown(&trouble) => {
                 // The text teaches the server the script again, so this costs one more round trip per flush.
                 self.link.order_is_lost();
-                Ok(self.link.send(&script.by_text(keys, arguments)).await?)
+                Ok(self.link.send(&by_text()).await?)
             }
             answer => Ok(answer?),
         }
+    }
+
+    async fn run_with(&self, script: &Script, keys: &[String], arguments: &[Argument<'_>]) -> Result<Value, NodeError> {
+        self.run(&script.by_digest(keys, arguments), || script.by_text(keys, arguments)).await
     }
 
     async fn ask(&self, command: &Cmd) -> Result<Value, NodeError> {
@@ -139,18 +145,20 @@ impl LockNode for RedisNode {
     }
 
     async fn acquire(&self, ownership: &Ownership, ttl: Ttl, floor: u64) -> Result<Acquisition, NodeError> {
-        let keys = Keys::with_counters(ownership);
-        let (ttl, floor) = (ttl.as_millis().to_string(), floor.to_string());
-        let arguments = [ownership.owner().expose().as_bytes(), ttl.as_bytes(), floor.as_bytes()];
-        let answer = self.run(&ACQUIRE, &keys, &arguments).await?;
+        let commands = ownership.derived(|| Commands::new(ownership));
+        let (owner, keys) = (Argument::Text(ownership.owner().expose()), commands.all_keys());
+        let arguments = [owner, Argument::Number(ttl.as_millis()), Argument::Number(floor)];
+        let answer = match commands.acquire(&arguments, ttl, floor) {
+            Some(command) => self.run(command, || ACQUIRE.by_text(keys, &arguments)).await?,
+            None => self.run_with(&ACQUIRE, keys, &arguments).await?,
+        };
         reply::acquisition(&answer, ownership.resources())
     }
 
     async fn raise(&self, ownership: &Ownership, to: u64) -> Result<Raising, NodeError> {
-        let keys = Keys::with_counters(ownership);
-        let to = to.to_string();
-        let answer = self.run(&RAISE, &keys, &[ownership.owner().expose().as_bytes(), to.as_bytes()]).await?;
-        reply::raising(&answer)
+        let commands = ownership.derived(|| Commands::new(ownership));
+        let arguments = [Argument::Text(ownership.owner().expose()), Argument::Number(to)];
+        reply::raising(&self.run_with(&RAISE, commands.all_keys(), &arguments).await?)
     }
 
     async fn extend(&self, ownership: &Ownership, ttl: Ttl) -> Result<Extension, NodeError> {
@@ -159,24 +167,25 @@ impl LockNode for RedisNode {
     }
 
     async fn extend_many(&self, leases: &[(&Ownership, Ttl)]) -> Result<Vec<Extension>, NodeError> {
-        let keys: Vec<String> = leases.iter().flat_map(|(ownership, _)| Keys::locks(ownership)).collect();
-        let numbers: Vec<[String; 2]> = leases
+        let commands: Vec<_> =
+            leases.iter().map(|(ownership, _)| ownership.derived(|| Commands::new(ownership))).collect();
+        let keys: Vec<String> = commands.iter().flat_map(|commands| commands.lock_keys()).cloned().collect();
+        let arguments: Vec<Argument<'_>> = leases
             .iter()
-            .map(|(ownership, ttl)| [ownership.resources().len().to_string(), ttl.as_millis().to_string()])
-            .collect();
-        let arguments: Vec<&[u8]> = leases
-            .iter()
-            .zip(&numbers)
-            .flat_map(|((ownership, _), [count, ttl])| {
-                [count.as_bytes(), ownership.owner().expose().as_bytes(), ttl.as_bytes()]
+            .flat_map(|(ownership, ttl)| {
+                let count = u64::try_from(ownership.resources().len()).unwrap_or(u64::MAX);
+                let owner = Argument::Text(ownership.owner().expose());
+                [Argument::Number(count), owner, Argument::Number(ttl.as_millis())]
             })
             .collect();
-        reply::extensions(&self.run(&EXTEND, &keys, &arguments).await?)
+        reply::extensions(&self.run_with(&EXTEND, &keys, &arguments).await?)
     }
 
     async fn release(&self, ownership: &Ownership) -> Result<Releasing, NodeError> {
-        let keys = Keys::locks(ownership);
-        let answer = self.run(&RELEASE, &keys, &[ownership.owner().expose().as_bytes()]).await?;
+        let commands = ownership.derived(|| Commands::new(ownership));
+        let arguments = [Argument::Text(ownership.owner().expose())];
+        let by_text = || RELEASE.by_text(commands.lock_keys(), &arguments);
+        let answer = self.run(commands.release(&arguments), by_text).await?;
         reply::releasing(&answer)
     }
 

@@ -8,7 +8,6 @@ use crate::keeper::Keeper;
 use crate::lane::{Lane, Pass};
 use crate::node::{Acquisition, Extension, HeldBy, Holder, Inspection, NodeError, Raising, Releasing};
 use crate::resource::{KeyPrefix, Resources, Ttl};
-use crate::telemetry;
 use crate::token::FencingToken;
 use crate::undertaking::Undertaking;
 use futures_util::FutureExt as _;
@@ -189,7 +188,7 @@ pub(crate) fn acquire(
                 acquisition => Ok(acquisition),
             });
         let took = pass.answered(&answer);
-        note(&lane, &answer, took);
+        lane.report(&answer, took);
         let in_order = order.is_some() && order == lane.node().order();
         let released_before = undertaking.acquire_answered(node, in_order);
         if matches!(answer, Ok(Acquisition::Held(_))) {
@@ -224,7 +223,7 @@ pub(crate) fn raise(pass: Pass, undertaking: &Arc<Undertaking>, node: usize, to:
         let lane = Arc::clone(pass.lane());
         let answer = caught(lane.node().raise(undertaking.ownership(), to.as_counter())).await;
         let took = pass.answered(&answer);
-        note(&lane, &answer, took);
+        lane.report(&answer, took);
         Reply { node, took, answer: Answer::Raise(to, answer) }
     })
 }
@@ -260,7 +259,7 @@ pub(crate) fn extend(pass: Pass, node: usize, leases: &Arc<[(Arc<Undertaking>, T
                 .collect()
         });
         let took = pass.answered(&answer);
-        note(&lane, &answer, took);
+        lane.report(&answer, took);
         Reply { node, took, answer: Answer::Extend(part, answer) }
     })
 }
@@ -272,7 +271,7 @@ pub(crate) fn inspect(pass: Pass, node: usize, prefix: &KeyPrefix, resources: &R
         let lane = Arc::clone(pass.lane());
         let answer = caught(lane.node().inspect(&prefix, &resources)).await;
         let took = pass.answered(&answer);
-        note(&lane, &answer, took);
+        lane.report(&answer, took);
         Reply { node, took, answer: Answer::Inspect(answer) }
     })
 }
@@ -306,7 +305,7 @@ pub(crate) fn release(lane: &Arc<Lane>, undertaking: &Arc<Undertaking>, node: us
             });
             tried_before = true;
             let took = pass.answered(&answer);
-            note(&lane, &answer, took);
+            lane.report(&answer, took);
             waited = waited.saturating_add(took);
             match &answer {
                 Ok(_) => undertaking.release_answered(node),
@@ -324,11 +323,4 @@ pub(crate) fn release(lane: &Arc<Lane>, undertaking: &Arc<Undertaking>, node: us
             return Reply { node, took, answer: Answer::Release(answer) };
         }
     })
-}
-
-fn note<T>(lane: &Lane, answer: &Result<T, NodeError>, took: Duration) {
-    match answer {
-        Ok(_) => telemetry::node_answered(lane.node().name(), took),
-        Err(error) => telemetry::node_failed(lane.node().name(), error),
-    }
 }

@@ -9,6 +9,7 @@
 use crate::clock::{Clock, Moment};
 use crate::node::{LockNode, NodeError};
 use crate::tally::quorum_of;
+use crate::telemetry::{self, NodeSeconds};
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -26,6 +27,7 @@ const REST: Duration = Duration::from_millis(250);
 pub(crate) struct Lane {
     node: Arc<dyn LockNode>,
     clock: Arc<dyn Clock>,
+    seconds: NodeSeconds,
     state: Mutex<State>,
 }
 
@@ -40,7 +42,16 @@ struct State {
 
 impl Lane {
     pub(crate) fn new(node: Arc<dyn LockNode>, clock: Arc<dyn Clock>) -> Self {
-        Self { node, clock, state: Mutex::default() }
+        let seconds = NodeSeconds::of(node.name());
+        Self { node, clock, seconds, state: Mutex::default() }
+    }
+
+    /// Reports what a call came to.
+    pub(crate) fn report<T>(&self, answer: &Result<T, NodeError>, took: Duration) {
+        match answer {
+            Ok(_) => self.seconds.record(took),
+            Err(error) => telemetry::node_failed(self.node.name(), error),
+        }
     }
 
     pub(crate) fn node(&self) -> &dyn LockNode {

@@ -4,8 +4,10 @@
 //! [fingerprint](Owner::fingerprint).
 
 use crate::resource::{KeyPrefix, Resources};
+use std::any::Any;
 use std::fmt;
-use std::sync::Arc;
+use std::hash::{Hash, Hasher};
+use std::sync::{Arc, OnceLock};
 
 /// The value stored under a lock key: 122 random bits (a version 4 UUID, RFC 9562), new for every attempt.
 ///
@@ -79,13 +81,21 @@ pub struct Ownership {
     prefix: KeyPrefix,
     resources: Resources,
     owner: Owner,
+    derived: Derived,
 }
 
 impl Ownership {
     /// Puts the three together.
     #[must_use]
     pub fn new(prefix: KeyPrefix, resources: Resources, owner: Owner) -> Self {
-        Self { prefix, resources, owner }
+        Self { prefix, resources, owner, derived: Derived::default() }
+    }
+
+    /// Something that a kind of node derives from the three, such as its keys: made once for all nodes of the kind that are
+    /// asked for the same ownership. Where kinds are mixed, the first one's is kept, and the others' made each time.
+    pub fn derived<T: Send + Sync + 'static>(&self, derive: impl Fn() -> T) -> Arc<T> {
+        let kept = Arc::clone(self.derived.0.get_or_init(|| Arc::new(derive())));
+        kept.downcast().unwrap_or_else(|_| Arc::new(derive()))
     }
 
     /// What stands before every key.
@@ -104,6 +114,28 @@ impl Ownership {
     #[must_use]
     pub fn owner(&self) -> &Owner {
         &self.owner
+    }
+}
+
+/// What was derived from an ownership; no part of what it is.
+#[derive(Clone, Default)]
+struct Derived(OnceLock<Arc<dyn Any + Send + Sync>>);
+
+impl PartialEq for Derived {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+impl Eq for Derived {}
+
+impl Hash for Derived {
+    fn hash<H: Hasher>(&self, _: &mut H) {}
+}
+
+impl fmt::Debug for Derived {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.0.get().is_some() { "kept" } else { "nothing" })
     }
 }
 
@@ -134,6 +166,19 @@ mod tests {
         let owner = Owner::from_random_bytes([7; 16]);
         assert_eq!(owner.expose(), "07070707070747078707070707070707");
         assert_eq!(format!("{owner:?}"), "Owner(07070707…)");
+    }
+
+    #[test]
+    fn what_is_derived_is_derived_once_for_a_kind() {
+        let resources = crate::resource::Resource::new("r").unwrap().into();
+        let ownership = Ownership::new(KeyPrefix::default(), resources, Owner::from_random_bytes([7; 16]));
+        let first = ownership.derived(|| String::from("keys"));
+        assert!(Arc::ptr_eq(&first, &ownership.derived(|| unreachable!("it is kept"))));
+        assert_eq!(*ownership.derived(|| 7_u8), 7, "another kind makes its own");
+        assert_eq!(
+            ownership,
+            Ownership::new(KeyPrefix::default(), ownership.resources().clone(), ownership.owner().clone())
+        );
     }
 
     #[test]

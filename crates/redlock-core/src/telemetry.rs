@@ -36,8 +36,22 @@ pub const EXTEND_SPAN: &str = "redlock.extend";
 /// Span around one awaited release; field `token`.
 pub const RELEASE_SPAN: &str = "redlock.release";
 
-pub(crate) fn node_answered(node: &str, took: Duration) {
-    metrics::histogram!(NODE_SECONDS, "node" => node.to_owned()).record(took);
+/// The metric of one node's answers, whose labels need not be made anew for each of them.
+#[derive(Debug)]
+pub(crate) struct NodeSeconds(metrics::Key);
+
+static METADATA: metrics::Metadata<'static> =
+    metrics::Metadata::new(module_path!(), metrics::Level::INFO, Some(module_path!()));
+
+impl NodeSeconds {
+    pub(crate) fn of(node: &str) -> Self {
+        Self(metrics::Key::from_parts(NODE_SECONDS, vec![metrics::Label::new("node", node.to_owned())]))
+    }
+
+    pub(crate) fn record(&self, took: Duration) {
+        // Registered with whichever recorder there is by now; it may have been installed after the client was made.
+        metrics::with_recorder(|recorder| recorder.register_histogram(&self.0, &METADATA).record(took));
+    }
 }
 
 pub(crate) fn node_failed(node: &str, error: &NodeError) {

@@ -14,22 +14,13 @@
 
 use redlock_core::{KeyPrefix, Ownership, Resource};
 
-pub(super) struct Keys;
-
-impl Keys {
-    /// The lock keys.
-    pub(super) fn locks(ownership: &Ownership) -> Vec<String> {
-        ownership.resources().iter().map(|resource| lock(ownership.prefix(), resource)).collect()
-    }
-
-    /// The lock keys, the counter keys in the same order, and the namespace record.
-    pub(super) fn with_counters(ownership: &Ownership) -> Vec<String> {
-        let mut keys = Vec::with_capacity(2 * ownership.resources().len() + 1);
-        keys.extend(ownership.resources().iter().map(|resource| lock(ownership.prefix(), resource)));
-        keys.extend(ownership.resources().iter().map(|resource| counter(ownership.prefix(), resource)));
-        keys.push(record(ownership.prefix()));
-        keys
-    }
+/// The lock keys, the counter keys in the same order, and the namespace record.
+pub(super) fn with_counters(ownership: &Ownership) -> Vec<String> {
+    let mut keys = Vec::with_capacity(2 * ownership.resources().len() + 1);
+    keys.extend(ownership.resources().iter().map(|resource| lock(ownership.prefix(), resource)));
+    keys.extend(ownership.resources().iter().map(|resource| counter(ownership.prefix(), resource)));
+    keys.push(record(ownership.prefix()));
+    keys
 }
 
 pub(super) fn lock(prefix: &KeyPrefix, resource: &Resource) -> String {
@@ -101,6 +92,7 @@ fn letters_in_slot(slot_wanted: u16) -> String {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+    use std::collections::HashSet;
 
     fn counter_of(name: &str) -> String {
         counter(&KeyPrefix::default(), &Resource::new(name).unwrap())
@@ -126,7 +118,16 @@ mod tests {
 
     #[test]
     fn every_slot_has_letters() {
-        for wanted in 0..SLOTS {
+        let mut missing: HashSet<u16> = (0..SLOTS).collect();
+        for first in LETTERS {
+            for second in LETTERS {
+                for third in LETTERS {
+                    missing.remove(&slot(&[*first, *second, *third]));
+                }
+            }
+        }
+        assert!(missing.is_empty(), "{missing:?}");
+        for wanted in [0, 1, 12_345, SLOTS - 1] {
             assert_eq!(slot(letters_in_slot(wanted).as_bytes()), wanted);
         }
     }

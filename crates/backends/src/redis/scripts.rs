@@ -27,13 +27,13 @@ impl Script {
     }
 
     /// Runs the script on a server that knows it; costs no more than its digest.
-    pub(super) fn by_digest(&self, keys: &[String], arguments: &[&[u8]]) -> Cmd {
-        self.command("EVALSHA", &self.digest, keys, arguments)
+    pub(super) fn by_digest(&self, keys: &[String], arguments: &[Argument<'_>]) -> Cmd {
+        command("EVALSHA", &self.digest, keys, arguments)
     }
 
     /// Runs the script on any server, which knows it from then on.
-    pub(super) fn by_text(&self, keys: &[String], arguments: &[&[u8]]) -> Cmd {
-        self.command("EVAL", self.text, keys, arguments)
+    pub(super) fn by_text(&self, keys: &[String], arguments: &[Argument<'_>]) -> Cmd {
+        command("EVAL", self.text, keys, arguments)
     }
 
     /// Teaches the script to a server without running it.
@@ -42,10 +42,28 @@ impl Script {
         command.arg("LOAD").arg(self.text);
         command
     }
+}
 
-    fn command(&self, name: &str, script: &str, keys: &[String], arguments: &[&[u8]]) -> Cmd {
-        let mut command = redis::cmd(name);
-        command.arg(script).arg(keys.len()).arg(keys).arg(arguments);
-        command
+/// One argument of a script.
+#[derive(Clone, Copy)]
+pub(super) enum Argument<'a> {
+    Text(&'a str),
+    Number(u64),
+}
+
+fn command(name: &str, script: &str, keys: &[String], arguments: &[Argument<'_>]) -> Cmd {
+    // Room for everything at once: numbers have 20 digits at most.
+    let text = name.len() + script.len() + keys.iter().map(String::len).sum::<usize>();
+    let mut command = Cmd::with_capacity(3 + keys.len() + arguments.len(), text + 40 * (1 + arguments.len()));
+    command.arg(name).arg(script).arg(keys.len());
+    for key in keys {
+        command.arg(key.as_str());
     }
+    for argument in arguments {
+        match argument {
+            Argument::Text(text) => command.arg(*text),
+            Argument::Number(number) => command.arg(*number),
+        };
+    }
+    command
 }
