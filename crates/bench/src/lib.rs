@@ -14,6 +14,7 @@
 //!
 //! Waiting is real here. Do not use it under tokio's paused clock, where a timeout passes while a server is starting.
 
+pub mod calendar;
 pub mod deaf_port;
 mod error;
 pub mod eventually;
@@ -27,6 +28,7 @@ pub mod proxy;
 pub mod redis_server;
 pub mod sql;
 
+pub use calendar::Calendar;
 pub use deaf_port::DeafPort;
 pub use error::BenchError;
 pub use eventually::eventually;

@@ -1,7 +1,8 @@
 //! B05: the calendar never enters validity, neither the holder's nor, beyond its own vote, a node's.
 
-use super::support::ms;
+use super::support::{TestResult, builder, connect, is_contended, ms};
 use redlock_backends::MemoryNode;
+use redlock_bench::{Calendar, RedisOptions, RedisServer, eventually};
 use redlock_core::{KeepAlive, LockNode, Redlock, TokioClock};
 use std::sync::Arc;
 use std::time::Duration;
@@ -53,4 +54,40 @@ async fn b05_a_jump_of_one_nodes_clock_costs_its_vote_only() {
     guard.release().await;
     redlock.settled().await;
     assert!(nodes.iter().all(|node| node.locks().is_empty()));
+}
+
+/// The same on real servers: one server's calendar is set forward by an hour, its key vanishes, and the lock survives on
+/// four; then back by two, which makes its key outlive its ttl and nothing worse.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn b05_a_jump_of_one_servers_calendar_costs_its_vote_only() -> TestResult {
+    let mut calendar = Calendar::new()?;
+    let mut servers = vec![RedisServer::start(calendar.of(RedisOptions::new())).await?];
+    for _ in 1..5 {
+        servers.push(RedisServer::start(RedisOptions::new()).await?);
+    }
+    let urls: Vec<String> = servers.iter().map(RedisServer::url).collect();
+    let (redlock, rival) = (builder(connect(&urls).await).build()?, builder(connect(&urls).await).build()?);
+    let guard = redlock.request("r").ttl(ms(3_000)).try_acquire().await?;
+    redlock.settled().await;
+    assert_eq!(servers[0].probe().get("lock:r").await?.as_deref(), Some(guard.owner().expose()));
+
+    calendar.set_forward(HOUR)?;
+    assert_eq!(servers[0].probe().get("lock:r").await?, None, "an hour later the key has expired");
+    assert!(is_contended(&rival.try_acquire("r").await), "four nodes hold it");
+    rival.settled().await;
+    let before = guard.remaining();
+    guard.keep_alive(KeepAlive::default());
+    eventually(ms(10_000), || async {
+        let holder = servers[0].probe().get("lock:r").await.map_err(|error| error.to_string())?;
+        if holder.as_deref() == Some(guard.owner().expose()) { Ok(()) } else { Err(format!("held by {holder:?}")) }
+    })
+    .await?;
+    assert!(guard.is_held() && before < ms(3_000));
+
+    calendar.set_back(HOUR)?;
+    tokio::time::sleep(ms(4_000)).await;
+    assert!(guard.is_held(), "{:?}", guard.state());
+    assert!(is_contended(&rival.try_acquire("r").await));
+    guard.release().await;
+    Ok(())
 }
