@@ -5,7 +5,9 @@ use crate::common::{SuspendableClock, in_virtual_time, ms, shared, whole_validit
 use futures_util::future::join;
 use redlock_backends::MemoryNode;
 use redlock_backends::faulty::{Fault, Faulty, Question};
-use redlock_core::{AcquireError, Clock, ExtendError, Guard, KeyPrefix, Moment, Redlock, Resource, TokioClock};
+use redlock_core::{
+    AcquireError, Clock, ExtendError, Guard, HoldState, KeyPrefix, Moment, Redlock, Resource, TokioClock,
+};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -187,6 +189,29 @@ fn a_validity_that_was_over_does_not_come_back() {
         assert_eq!(seen, Duration::ZERO);
         assert!(matches!(extended, Err(ExtendError::Lost { .. })), "{extended:?}");
         assert_eq!(guard.remaining(), Duration::ZERO);
+    });
+}
+
+/// Two of five have lost the lock and say so first; a quorum still holds it.
+#[test]
+fn a_minority_that_is_gone_is_no_loss_whoever_answers_first() {
+    in_virtual_time(async {
+        let clock = Arc::new(TokioClock::starting_now());
+        let nodes = meddled(5, &clock, Timed::default);
+        let redlock = Redlock::builder().nodes(shared(&nodes)).clock(clock).build().unwrap();
+        let guard = redlock.try_acquire("r").await.unwrap();
+        redlock.settled().await;
+        for node in &nodes[..2] {
+            node.memory.forget();
+        }
+        for node in &nodes[2..] {
+            node.by.next(Question::Extend, ms(0), ms(20));
+        }
+
+        let extended = guard.extend().await;
+
+        assert!(extended.is_ok(), "{extended:?}");
+        assert!(matches!(guard.state(), HoldState::Held { .. }), "{guard:?}");
     });
 }
 
