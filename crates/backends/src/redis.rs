@@ -93,7 +93,10 @@ impl RedisNode {
         for (position, node) in nodes.iter().enumerate() {
             let refused = |source| Err(ConnectError::Node { node: node.name().to_owned(), source });
             match node.link.connection().await {
-                Err(NodeError::Unreachable(_)) => {}
+                Err(error @ NodeError::Unreachable(_)) => {
+                    let error: &dyn std::error::Error = &error;
+                    tracing::warn!(node = node.name(), error, "not reachable at present; it does not vote until it is");
+                }
                 Err(source) => return refused(source),
                 Ok(_) => {
                     let twin = nodes[..position]
@@ -260,10 +263,10 @@ pub enum UrlError {
 #[non_exhaustive]
 pub enum ConnectError {
     /// A URL is none.
-    #[error("a node's URL cannot be used")]
+    #[error(transparent)]
     Url(#[from] UrlError),
-    /// A node cannot be reached, or refuses.
-    #[error("node {node}")]
+    /// A node refuses, or (where a single one is connected to) cannot be reached.
+    #[error("node {node}: {source}")]
     Node {
         /// The node's name.
         node: String,

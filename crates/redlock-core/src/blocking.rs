@@ -330,7 +330,7 @@ impl fmt::Debug for Background {
 #[non_exhaustive]
 pub enum StartError {
     /// A setting cannot work.
-    #[error("the settings cannot work")]
+    #[error(transparent)]
     Settings(#[from] SettingsError),
     /// The system gives no thread or no event queue.
     #[error("the background runtime cannot be started; check the limits on threads and open files")]

@@ -25,14 +25,13 @@ pub enum AcquireError {
     #[error("misconfigured, nodes refuse to vote: {0}")]
     Misconfigured(Box<Report>),
     /// The time to wait is over.
-    #[error("timed out after waiting {waited:?} in {attempts} attempts")]
+    #[error("timed out after {waited:.1?} and {attempts} attempts; the last: {last}")]
     TimedOut {
         /// How long was waited.
         waited: Duration,
         /// How many attempts were made.
         attempts: u32,
         /// Why the last of them failed.
-        #[source]
         last: Box<AcquireError>,
     },
     /// The caller's own signal ended the wait.
@@ -42,7 +41,7 @@ pub enum AcquireError {
         attempts: u32,
     },
     /// What was asked for cannot be; nothing was sent.
-    #[error("the request cannot be carried out")]
+    #[error(transparent)]
     Invalid(#[from] SettingsError),
 }
 
@@ -100,7 +99,7 @@ pub enum ExtendError {
         failed: Vec<(String, NodeError)>,
     },
     /// The time to live asked for cannot be; nothing was sent.
-    #[error("the extension cannot be carried out")]
+    #[error(transparent)]
     Invalid(#[from] SettingsError),
 }
 
@@ -162,7 +161,7 @@ pub enum SettingsError {
         second: String,
     },
     /// The time to live is not one.
-    #[error("the ttl cannot be used")]
+    #[error(transparent)]
     Ttl(#[from] TtlError),
     /// Nothing useful would be left of the time to live.
     #[error(
@@ -189,9 +188,9 @@ pub enum SettingsError {
     #[error("zero attempts never acquire anything; allow at least one")]
     NoAttempts,
     /// A resource name, or their number, is not one.
-    #[error("the resource cannot be locked")]
+    #[error(transparent)]
     Resource(#[from] ResourceError),
     /// The key prefix is not one.
-    #[error("the key prefix cannot be used")]
+    #[error(transparent)]
     KeyPrefix(#[from] KeyPrefixError),
 }

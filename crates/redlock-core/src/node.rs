@@ -363,6 +363,9 @@ pub enum Refusal {
     /// Its fence counter for a resource is beyond all tokens.
     #[error("its fence counter is beyond all tokens, so somebody has written it; delete that key while nobody locks")]
     CounterBeyondTokens,
+    /// It is no such server at all.
+    #[error("it does not speak the protocol; check the port")]
+    NotAServer,
     /// It lacks a command that is needed.
     #[error("it lacks a command; run Redis 6.2 or later, or Valkey")]
     UnknownCommand,

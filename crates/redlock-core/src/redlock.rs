@@ -86,6 +86,9 @@ impl Redlock {
     ///
     /// # Cancel safety
     /// If the future is dropped, everything the attempt may have taken is given back in the background.
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime with its timer enabled. Programs without one use the feature `blocking`.
     pub async fn try_acquire(&self, resources: impl IntoResources) -> Result<Guard, AcquireError> {
         self.request(resources).try_acquire().await
     }
@@ -97,6 +100,9 @@ impl Redlock {
     ///
     /// # Cancel safety
     /// If the future is dropped, everything that was taken is given back in the background.
+    ///
+    /// # Panics
+    /// As [`Redlock::try_acquire`].
     pub async fn acquire(&self, resources: impl IntoResources) -> Result<Guard, AcquireError> {
         self.request(resources).acquire().await
     }

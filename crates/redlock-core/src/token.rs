@@ -119,10 +119,10 @@ impl AsRef<Grant> for Grant {
 #[non_exhaustive]
 pub enum AssumeGrantedError {
     /// The resource name is not one.
-    #[error("the grant's resource name cannot be one")]
+    #[error(transparent)]
     Resource(#[from] ResourceError),
     /// The number is not a token.
-    #[error("the grant's fencing token cannot be one")]
+    #[error(transparent)]
     Token(#[from] TokenOutOfRange),
 }
 

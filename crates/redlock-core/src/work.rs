@@ -128,7 +128,7 @@ impl Work<'_> {
 #[non_exhaustive]
 pub enum WorkError {
     /// The lock was not acquired, and the work never began.
-    #[error("the lock was not acquired, so the work did not begin")]
+    #[error("the work did not begin: {0}")]
     Acquire(#[from] AcquireError),
     /// The lock was lost while the work ran. Somebody else may have done the same work; what the work returned, if it
     /// did, is dropped, because it cannot be relied on.

@@ -62,6 +62,8 @@ pub(super) fn classify(error: RedisError) -> NodeError {
     }
     let says = |what: &str| detail.to_ascii_lowercase().contains(what);
     match kind {
+        // What was not understood may be anything, and of any length; only that it was not is said.
+        ErrorKind::Parse => NodeError::refused(Refusal::NotAServer, "its answer is none of the Redis protocol"),
         ErrorKind::AuthenticationFailed => NodeError::refused(Refusal::Authentication, said),
         ErrorKind::InvalidClientConfig | ErrorKind::RESP3NotSupported => {
             NodeError::refused(Refusal::Configuration, said)
