@@ -89,7 +89,9 @@ async fn b47_a_frozen_waiter_is_granted_a_valid_lock_or_none() -> TestResult {
         let (_, (), (line, holders)) = tokio::join!(release, freeze, look);
         let words: Vec<&str> = line.split_whitespace().collect();
         let (at_return, now): (u64, u64) = (words[2].parse()?, words[3].parse()?);
-        assert!(MIN_VALIDITY - 50 <= at_return && at_return < LEASE, "phase {phase}: {line}");
+        // Nothing, if the freeze came between the last look inside the call and the first one outside: then the holder knows.
+        let is_useful = MIN_VALIDITY - 50 <= at_return && at_return < LEASE;
+        assert!(is_useful || at_return == 0, "phase {phase}: {line}");
         if MIN_VALIDITY - 50 <= now {
             valid_when_told += 1;
             let ours = holders.into_iter().flatten().filter(|value| value == words[1]).count();
