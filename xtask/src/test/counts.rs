@@ -60,6 +60,11 @@ impl Counts {
         counts
     }
 
+    /// Whether no test was asked for, passed or not.
+    pub(super) fn nothing_ran(self) -> bool {
+        self.passed + self.failed == 0
+    }
+
     /// A run that ended badly without naming a test has failed as a whole: it did not compile, or it was killed.
     pub(super) fn or_one_failure(self, status: ExitStatus) -> Self {
         match status.success() || 0 < self.failed {
@@ -88,7 +93,7 @@ impl fmt::Display for Counts {
 }
 
 /// Takes out the escape sequences with which terminals are told colours: `ESC [ … m`.
-fn without_colour(text: &str) -> String {
+pub(super) fn without_colour(text: &str) -> String {
     let mut pieces = text.split('\u{1b}');
     let first = pieces.next().unwrap_or_default().to_owned();
     pieces.fold(first, |plain, piece| plain + piece.split_once('m').map_or(piece, |(_, rest)| rest))
