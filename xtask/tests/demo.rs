@@ -102,6 +102,22 @@ async fn the_story_holds_on_postgres_and_its_tables_are_removed() {
     assert_eq!(left, 0);
 }
 
+#[test]
+fn an_sqlite_file_that_is_not_there_is_made_and_the_end_says_where_to_read_on() {
+    let folder = TempDir::new().unwrap();
+    let file = folder.path().join("new.db");
+    let output = demo(&["--database", &format!("sqlite:{}", file.display())], &[("REDIS_SERVER", "no-such-server")]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(file.exists());
+    let story = String::from_utf8(output.stdout).unwrap();
+    assert!(story.trim_end().ends_with("Next: README.md, \"Twenty lines\"; docs/fencing.md"), "{story}");
+    // In memory as on servers, the beginning of an owner is shown in eight characters.
+    let story = story.split_whitespace().collect::<Vec<_>>().join(" ");
+    let owner = story.split_once("owner ").and_then(|(_, rest)| rest.split_once('…')).map(|(owner, _)| owner);
+    assert_eq!(owner.map(str::len), Some(8), "{story}");
+    assert!(story.contains("ttl 2 s, valid for"), "{story}");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn the_story_holds_on_mariadb_and_its_tables_are_removed() {
     let url = MariaDb::shared().unwrap().url();

@@ -40,10 +40,11 @@ impl Place {
     /// Tables with names of this run, in the database that was given or in a file.
     pub(crate) fn new(given: Option<&str>, folder: &Path, run: &str) -> Result<Self> {
         let url = match given {
-            Some(url) => url.to_owned(),
-            None => format!("sqlite:{}?mode=rwc", folder.join("accounts.db").display()),
+            Some(url) => made_if_missing(url),
+            None => made_if_missing(&format!("sqlite:{}", folder.join("accounts.db").display())),
         };
-        ensure!(!url.contains(":memory:"), "two processes cannot share a database in memory; give a file to sqlite:");
+        let in_memory = url.contains(":memory:") || url.contains("mode=memory");
+        ensure!(!in_memory, "two processes cannot share a database in memory; give a file to sqlite:");
         Ok(Self { url, accounts: format!("redlock_demo_accounts_{run}"), ledger: format!("redlock_demo_ledger_{run}") })
     }
 
@@ -57,6 +58,15 @@ impl Place {
         };
         accounts.with_context(|| format!("the database at {}", shown(&self.url)))
     }
+}
+
+/// Lets SQLite make a file that is not there, unless the URL says how it is to be opened.
+fn made_if_missing(url: &str) -> String {
+    if !url.starts_with("sqlite:") || url.contains("mode=") {
+        return url.to_owned();
+    }
+    let separator = if url.contains('?') { '&' } else { '?' };
+    format!("{url}{separator}mode=rwc")
 }
 
 /// A table of accounts, on any of the databases.
@@ -223,3 +233,16 @@ macro_rules! plain {
 }
 
 plain!(sqlx::Postgres, sqlx::MySql, sqlx::Sqlite);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_that_is_not_there_is_made_unless_the_url_says_otherwise() {
+        assert_eq!(made_if_missing("sqlite:new.db"), "sqlite:new.db?mode=rwc");
+        assert_eq!(made_if_missing("sqlite:///new.db?cache=private"), "sqlite:///new.db?cache=private&mode=rwc");
+        assert_eq!(made_if_missing("sqlite:old.db?mode=rw"), "sqlite:old.db?mode=rw");
+        assert_eq!(made_if_missing("postgres://shop@db/shop"), "postgres://shop@db/shop");
+    }
+}

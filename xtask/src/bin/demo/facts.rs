@@ -50,6 +50,8 @@ pub(crate) struct GrantFacts {
     pub(crate) token: i64,
     /// Nodes that had granted when the lock was won; the rest was not waited for.
     pub(crate) votes: usize,
+    /// How long it lives on the nodes.
+    pub(crate) ttl_ms: u64,
     /// How long the lock could be relied on, when it was handed out.
     pub(crate) validity_ms: u64,
     /// From before the first request of the attempt that won to its decision.
@@ -73,12 +75,13 @@ pub(crate) struct Refusal {
 }
 
 impl GrantFacts {
-    pub(crate) fn of(holder: Holder, guard: &Guard) -> Self {
+    pub(crate) fn of(holder: Holder, guard: &Guard, ttl: Duration) -> Self {
         let report = guard.report();
         Self {
             holder,
             token: guard.token().get(),
             votes: report.granted(),
+            ttl_ms: whole_millis(ttl),
             validity_ms: whole_millis(guard.remaining()),
             elapsed_ms: (report.elapsed.as_secs_f64() * 1e6).round() / 1e3,
         }

@@ -17,7 +17,7 @@ use crate::facts::{Facts, GrantFacts, Holder as Who, Refusal, in_words};
 use crate::holder::{Holder, Orders, Word};
 use crate::nodes::{Nodes, PREFIX};
 use crate::options::Options;
-use crate::telling::{Telling, duration};
+use crate::telling::{Telling, duration, setting};
 
 /// How long B's locks live. Nobody waits for one to run out.
 const TTL: Duration = Duration::from_secs(10);
@@ -201,7 +201,7 @@ impl Story<'_> {
 
     async fn b_writes(&mut self, guard: Guard) -> Result<()> {
         self.begin("B is granted the lock, and writes");
-        self.note(GrantFacts::of(Who::B, &guard))?;
+        self.note(GrantFacts::of(Who::B, &guard, TTL))?;
         let before = self.balance;
         self.deposit(&guard).await?;
         self.telling.say(&format!(
@@ -256,7 +256,7 @@ impl Story<'_> {
         self.begin(&title);
         self.telling.say(self.stage.nodes.manner_of_killing());
         let guard = self.redlock.acquire(&self.stage.resource).await?;
-        self.note(GrantFacts::of(Who::B, &guard))?;
+        self.note(GrantFacts::of(Who::B, &guard, TTL))?;
         self.facts.outages.insert(minority, "granted");
         self.deposit(&guard).await?;
         guard.release().await;
@@ -301,7 +301,7 @@ impl Story<'_> {
         self.telling.say(self.stage.nodes.manner_of_return());
         let (guard, tries) = self.lock_on_all().await?;
         self.facts.with_all_nodes_back = Some("granted");
-        self.note(GrantFacts::of(Who::B, &guard))?;
+        self.note(GrantFacts::of(Who::B, &guard, TTL))?;
         self.deposit(&guard).await?;
         guard.release().await;
         let all = in_words(self.alive.len());
@@ -337,13 +337,20 @@ impl Story<'_> {
     /// Checks a grant, tells it, and keeps it for the facts.
     fn note(&mut self, grant: GrantFacts) -> Result<()> {
         let last = self.last_token();
+        // What arrived together with the deciding vote is counted with it.
+        let (votes, nodes) = (grant.votes, self.alive.len());
+        let good = self.telling.good(&votes.to_string());
+        let elapsed = duration(Duration::from_secs_f64(grant.elapsed_ms / 1e3));
+        let decided = if votes < nodes {
+            format!("Decided by the first {good} of {nodes} votes, in {elapsed}; nobody waits for the rest.")
+        } else {
+            format!("Decided by all {good} votes, in {elapsed}.")
+        };
         self.telling.say(&format!(
-            "{} of {} votes in {}, valid for {}, token {}",
-            self.telling.good(&grant.votes.to_string()),
-            self.alive.len(),
-            duration(Duration::from_secs_f64(grant.elapsed_ms / 1e3)),
-            duration(Duration::from_millis(grant.validity_ms)),
+            "{decided} Token {}, ttl {}, valid for {}.",
             self.telling.token(grant.token),
+            setting(Duration::from_millis(grant.ttl_ms)),
+            duration(Duration::from_millis(grant.validity_ms)),
         ));
         ensure!(last < Some(grant.token), "the token {} is not greater than {last:?}", grant.token);
         ensure!(self.quorum() <= grant.votes, "granted by {} nodes, which is no quorum", grant.votes);

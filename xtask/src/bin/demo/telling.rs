@@ -102,7 +102,7 @@ impl Telling {
         if let Some(keys) = facts.keys_left {
             self.item("lock keys left", &keys.to_string());
         }
-        self.line("");
+        self.line("\n  Next: README.md, \"Twenty lines\"; docs/fencing.md\n");
     }
 
     /// A table of them.
@@ -114,9 +114,13 @@ impl Telling {
             let votes = format!("{} of {}", grant.votes, facts.nodes);
             let took = duration(Duration::from_secs_f64(grant.elapsed_ms / 1e3));
             let valid = duration(Duration::from_millis(grant.validity_ms));
+            let ttl = setting(Duration::from_millis(grant.ttl_ms));
             let token = self.token(grant.token);
             let gap = " ".repeat(token_width - grant.token.to_string().len());
-            self.item(&format!("{:?} was granted", grant.holder), &format!("{token}{gap}   {votes:8}{took:10}{valid}"));
+            self.item(
+                &format!("{:?} was granted", grant.holder),
+                &format!("{token}{gap}   {votes:8}{took:10}{valid} of {ttl}"),
+            );
         }
     }
 
@@ -173,6 +177,11 @@ pub(crate) fn duration(time: Duration) -> String {
     }
 }
 
+/// A time that was set rather than measured.
+pub(crate) fn setting(time: Duration) -> String {
+    if time.subsec_nanos() == 0 { format!("{} s", time.as_secs()) } else { duration(time) }
+}
+
 /// An error with its causes. Some errors say what their cause says; that is said once.
 pub(crate) fn causes(error: &anyhow::Error) -> String {
     let mut said: Vec<String> = Vec::new();
@@ -221,5 +230,7 @@ mod tests {
         assert_eq!(duration(Duration::from_micros(1_234)), "1.2 ms");
         assert_eq!(duration(Duration::from_millis(976)), "976 ms");
         assert_eq!(duration(Duration::from_millis(2_049)), "2.05 s");
+        assert_eq!(setting(Duration::from_secs(2)), "2 s");
+        assert_eq!(setting(Duration::from_millis(2_049)), "2.05 s");
     }
 }

@@ -243,10 +243,15 @@ impl TryFrom<Seen> for HeldBy {
     fn try_from(seen: Seen) -> Result<Self, NodeError> {
         Ok(Self {
             resource: Resource::new(&seen.resource).map_err(NodeError::protocol)?,
-            holder: seen.holder.map_or(Holder::Unknown, |holder| Holder::Owner(Fingerprint::of(&holder))),
+            holder: seen.holder.map_or(Holder::Unknown, |shown| Holder::Owner(fingerprint(&shown))),
             remaining: seen.remaining.map_or(Remaining::Unknown, Remaining::For),
         })
     }
+}
+
+/// A fingerprint as it was shown. The beginning of a value that is twice as long, or more, is shown whole.
+fn fingerprint(shown: &str) -> Fingerprint {
+    Fingerprint::of(&shown.trim_end_matches('…').repeat(2))
 }
 
 /// An in-memory node behind a port, which can be closed as if its server had been killed.
@@ -365,4 +370,17 @@ fn ttl(millis: u64) -> Result<Ttl> {
 #[expect(clippy::disallowed_methods, reason = "an in-memory node has a calendar as a server has one")]
 fn since_1970() -> Duration {
     std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_fingerprint_comes_over_the_wire_as_it_was() {
+        for owner in ["0123456789abcdef0123456789abcdef", "short", ""] {
+            let sent = Fingerprint::of(owner);
+            assert_eq!(fingerprint(&sent.to_string()), sent, "{owner}");
+        }
+    }
 }

@@ -50,7 +50,7 @@ async fn work() -> Result<()> {
     accounts.warm_up().await?;
 
     let guard = redlock.acquire(&orders.resource).await?;
-    say(&Word::Granted(GrantFacts::of(Holder::A, &guard)))?;
+    say(&Word::Granted(GrantFacts::of(Holder::A, &guard, TTL)))?;
 
     let account = accounts.claim(guard.grant()).await?;
     say(&Word::Claimed { balance: account.balance() })?;
