@@ -1,5 +1,6 @@
 //! Puts a client together and refuses what cannot work.
 
+use crate::client::Client;
 use crate::clock::{Clock, SystemClock};
 use crate::error::SettingsError;
 use crate::floor::HighestTokens;
@@ -7,7 +8,7 @@ use crate::keeper::Keeper;
 use crate::lane::Lane;
 use crate::node::LockNode;
 use crate::owner::{OsRandomness, Randomness};
-use crate::redlock::{Client, Redlock};
+use crate::redlock::Redlock;
 use crate::resource::KeyPrefix;
 use crate::settings::{Retry, Settings};
 use crate::validity::Drift;

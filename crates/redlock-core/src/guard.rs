@@ -1,12 +1,12 @@
 //! What a won attempt hands out: the token, the time for which it is valid, and the duty to release.
 
+use crate::client::Client;
 use crate::clock::Moment;
 use crate::error::{ExtendError, LossReason, NotEnoughValidity};
 use crate::fan_out::{self, Answer, FanOut, Reply};
 use crate::hold::{Hold, HoldState};
 use crate::node::{NodeError, Releasing};
 use crate::owner::Owner;
-use crate::redlock::Client;
 use crate::renewal::{self, Patience};
 use crate::report::Report;
 use crate::resource::Resources;

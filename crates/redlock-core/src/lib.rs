@@ -52,6 +52,8 @@ mod error;
 mod settings;
 mod floor;
 mod builder;
+mod client;
+mod round;
 mod redlock;
 mod hold;
 mod renewal;

@@ -6,13 +6,13 @@
 //! free (restarted, flushed, or not reached by the acquire) are taken again, so that a thin majority grows; without a
 //! quorum nothing is taken, so a lost lock is never brought back.
 
+use crate::client::Client;
 use crate::clock::Moment;
 use crate::error::{ExtendError, LossReason};
 use crate::fan_out::{self, Answer, Extended, FanOut, Reply, Taking};
 use crate::hold::{Hold, HoldState};
 use crate::lane::{self, Twins};
 use crate::node::{Extension, NodeError};
-use crate::redlock::Client;
 use crate::resource::Ttl;
 use crate::settings::Terms;
 use crate::tally::{Decision, Tally, quorum_of};

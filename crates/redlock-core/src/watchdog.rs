@@ -8,10 +8,10 @@
 //! Owned by the client, which aborts the task when it goes; ends by itself when nothing is left to look after. It runs on
 //! the runtime on which a lock was acquired, and if that one ends, on that of another lock that is still looked after.
 
+use crate::client::Client;
 use crate::clock::Moment;
 use crate::error::{ExtendError, LossReason};
 use crate::hold::{Hold, LOOK_AT_LEAST_EVERY};
-use crate::redlock::Client;
 use crate::renewal::{self, Patience};
 use crate::settings::Terms;
 use futures_util::StreamExt as _;
