@@ -170,9 +170,6 @@ pub trait Dialect: Database + sealed::Sealed {
 
     #[doc(hidden)]
     fn rows_affected(result: &Self::QueryResult) -> u64;
-
-    #[doc(hidden)]
-    fn last_insert_id(result: &Self::QueryResult) -> Option<u64>;
 }
 
 mod sealed {
@@ -181,7 +178,7 @@ mod sealed {
 
 #[cfg(any(feature = "mysql", feature = "postgres", feature = "sqlite"))]
 macro_rules! dialect {
-    ($database:ty, $flavor:expr, $last_insert_id:expr) => {
+    ($database:ty, $flavor:expr) => {
         impl sealed::Sealed for $database {}
 
         impl Dialect for $database {
@@ -254,21 +251,16 @@ macro_rules! dialect {
             fn rows_affected(result: &Self::QueryResult) -> u64 {
                 result.rows_affected()
             }
-
-            fn last_insert_id(result: &Self::QueryResult) -> Option<u64> {
-                let read: fn(&Self::QueryResult) -> Option<u64> = $last_insert_id;
-                read(result)
-            }
         }
     };
 }
 
 #[cfg(feature = "postgres")]
-dialect!(sqlx::Postgres, Flavor::Postgres, |_| None);
+dialect!(sqlx::Postgres, Flavor::Postgres);
 #[cfg(feature = "mysql")]
-dialect!(sqlx::MySql, Flavor::MySql, |result| Some(result.last_insert_id()));
+dialect!(sqlx::MySql, Flavor::MySql);
 #[cfg(feature = "sqlite")]
-dialect!(sqlx::Sqlite, Flavor::Sqlite, |_| None);
+dialect!(sqlx::Sqlite, Flavor::Sqlite);
 
 #[cfg(test)]
 mod tests {

@@ -93,16 +93,13 @@ impl Row {
     /// The caller's UPDATE, fenced.
     ///
     /// Atomic in all three: the row is locked before the condition is evaluated for good, on its newest version. The fence
-    /// is assigned last, as MySQL assigns from left to right, and an earlier expression may read it. There the assignment
-    /// passes the token through `LAST_INSERT_ID`, which reports whether the condition held whichever way the connection
-    /// counts affected rows (see [`crate::write`]).
+    /// is assigned last, as MySQL assigns from left to right, and an earlier expression may read it.
     ///
     /// ```text
     /// UPDATE "accounts" SET "balance" = $1, "fence_token" = $2 WHERE "id" = $3 AND "fence_token" < $4
     /// ```
     pub(crate) fn update(
         &self,
-        flavor: Flavor,
         token: FencingToken,
         statement: &UpdateStatement,
     ) -> Result<UpdateStatement, FenceError> {
@@ -110,7 +107,7 @@ impl Row {
         let mut statement = statement.clone();
         statement
             .table(self.table.clone())
-            .value(self.fence.clone(), raised(flavor, token))
+            .value(self.fence.clone(), token.get())
             .cond_where(self.condition())
             .and_where(self.lets_pass(token));
         Ok(statement)
@@ -122,7 +119,7 @@ impl Row {
         let mut statement = Query::update();
         statement
             .table(self.table.clone())
-            .value(self.fence.clone(), raised(flavor, token))
+            .value(self.fence.clone(), token.get())
             .cond_where(self.condition())
             .and_where(Expr::col(self.fence.clone()).lte(token.get()));
         if flavor != Flavor::MySql {
@@ -225,13 +222,6 @@ impl fmt::Display for Row {
     }
 }
 
-fn raised(flavor: Flavor, token: FencingToken) -> Expr {
-    match flavor {
-        Flavor::MySql => Expr::cust_with_values("LAST_INSERT_ID(?)", [token.get()]),
-        Flavor::Postgres | Flavor::Sqlite => token.get().into(),
-    }
-}
-
 /// What INSERT-or-update writes: values for a row that is not there, and for one that is.
 ///
 /// There is no way to say `REPLACE`: it deletes the row that carries the fence, and so walks around it.
@@ -312,9 +302,9 @@ mod tests {
     fn golden_sql_of_a_fenced_update() {
         let update = Query::update().value("balance", 101).to_owned();
         check(
-            |flavor| sql(flavor, &account().update(flavor, token(), &update).unwrap()),
+            |flavor| sql(flavor, &account().update(token(), &update).unwrap()),
             r#"UPDATE "accounts" SET "balance" = $1, "fence_token" = $2 WHERE "id" = $3 AND "fence_token" < $4"#,
-            "UPDATE `accounts` SET `balance` = ?, `fence_token` = LAST_INSERT_ID(?) WHERE `id` = ? AND `fence_token` < ?",
+            "UPDATE `accounts` SET `balance` = ?, `fence_token` = ? WHERE `id` = ? AND `fence_token` < ?",
             r#"UPDATE "accounts" SET "balance" = ?, "fence_token" = ? WHERE "id" = ? AND "fence_token" < ?"#,
         );
     }
@@ -325,9 +315,9 @@ mod tests {
         let any = Cond::any().add(Expr::col("a").eq(1)).add(Expr::col("b").eq(2));
         let update = Query::update().value("n", 1).cond_where(any).to_owned();
         check(
-            |flavor| sql(flavor, &row.update(flavor, token(), &update).unwrap()),
+            |flavor| sql(flavor, &row.update(token(), &update).unwrap()),
             r#"UPDATE "shop"."lines" SET "n" = $1, "fence" = $2 WHERE ("a" = $3 OR "b" = $4) AND ("order" = $5 AND "line" = $6) AND "fence" <= $7"#,
-            "UPDATE `shop`.`lines` SET `n` = ?, `fence` = LAST_INSERT_ID(?) WHERE (`a` = ? OR `b` = ?) AND (`order` = ? AND `line` = ?) AND `fence` <= ?",
+            "UPDATE `shop`.`lines` SET `n` = ?, `fence` = ? WHERE (`a` = ? OR `b` = ?) AND (`order` = ? AND `line` = ?) AND `fence` <= ?",
             r#"UPDATE "shop"."lines" SET "n" = ?, "fence" = ? WHERE ("a" = ? OR "b" = ?) AND ("order" = ? AND "line" = ?) AND "fence" <= ?"#,
         );
     }
@@ -338,7 +328,7 @@ mod tests {
         check(
             |flavor| sql(flavor, &account().claim(flavor, token(), &columns)),
             r#"UPDATE "accounts" SET "fence_token" = $1 WHERE "id" = $2 AND "fence_token" <= $3 RETURNING "balance""#,
-            "UPDATE `accounts` SET `fence_token` = LAST_INSERT_ID(?) WHERE `id` = ? AND `fence_token` <= ?",
+            "UPDATE `accounts` SET `fence_token` = ? WHERE `id` = ? AND `fence_token` <= ?",
             r#"UPDATE "accounts" SET "fence_token" = ? WHERE "id" = ? AND "fence_token" <= ? RETURNING "balance""#,
         );
         assert_eq!(
@@ -391,7 +381,7 @@ mod tests {
     #[test]
     fn a_statement_that_sets_the_fence_itself_is_refused() {
         let update = Query::update().value("Fence_Token", 99).to_owned();
-        let refused = account().update(Flavor::Postgres, token(), &update);
+        let refused = account().update(token(), &update);
         assert!(matches!(refused, Err(FenceError::Statement(StatementProblem::SetsTheFence { .. }))));
         let upsert = Upsert::new().on_insert("fence_token", 99);
         assert!(account().insert(Flavor::Postgres, token(), &upsert).is_err());

@@ -226,7 +226,7 @@ impl<DB: Dialect> FenceStore<DB> {
     ///
     /// ```sql
     /// UPDATE "accounts" SET "balance" = $1, "fence_token" = $2 WHERE "id" = $3 AND "fence_token" < $4 -- Postgres
-    /// UPDATE `accounts` SET `balance` = ?, `fence_token` = LAST_INSERT_ID(?) WHERE `id` = ? AND `fence_token` < ? -- MySQL
+    /// UPDATE `accounts` SET `balance` = ?, `fence_token` = ? WHERE `id` = ? AND `fence_token` < ? -- MySQL
     /// UPDATE "accounts" SET "balance" = ?, "fence_token" = ? WHERE "id" = ? AND "fence_token" < ? -- SQLite
     /// ```
     ///
@@ -364,7 +364,7 @@ impl<DB: Dialect> FenceStore<DB> {
     }
 
     async fn raced_update(&self, grant: &Grant, row: &Row, statement: &UpdateStatement) -> Result<Applied, FenceError> {
-        let fenced = row.update(DB::FLAVOR, grant.token(), statement)?;
+        let fenced = row.update(grant.token(), statement)?;
         let statement = DB::FLAVOR.render(&fenced)?;
         raced!(self.try_update(grant, row, &statement))
     }
@@ -372,7 +372,7 @@ impl<DB: Dialect> FenceStore<DB> {
     async fn try_update(&self, grant: &Grant, row: &Row, statement: &Rendered) -> Result<Applied, FenceError> {
         let mut lease = self.lease().await?;
         self.check_row(&mut lease, row).await?;
-        let first = write::update(&mut lease, grant, statement.clone()).await;
+        let first = write::update(&mut lease, statement.clone()).await;
         if let Some(applied) = first.map_err(FenceError::of_commit)? {
             return Ok(applied);
         }
@@ -383,11 +383,11 @@ impl<DB: Dialect> FenceStore<DB> {
     }
 
     async fn try_upsert(&self, grant: &Grant, row: &Row, upsert: &Upsert) -> Result<Applied, FenceError> {
-        let update = row.update(DB::FLAVOR, grant.token(), &upsert.as_update())?;
+        let update = row.update(grant.token(), &upsert.as_update())?;
         let update = DB::FLAVOR.render(&update)?;
         let mut lease = self.lease().await?;
         self.check_row(&mut lease, row).await?;
-        let first = write::update(&mut lease, grant, update).await;
+        let first = write::update(&mut lease, update).await;
         if let Some(applied) = first.map_err(FenceError::of_commit)? {
             return Ok(applied);
         }

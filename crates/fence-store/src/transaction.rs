@@ -159,10 +159,10 @@ impl<DB: Dialect> Transaction<DB> {
     /// # Cancel safety
     /// As [`execute`](Self::execute).
     pub async fn update(&mut self, row: &Row, statement: &UpdateStatement) -> Result<Applied, FenceError> {
-        let statement = row.update(DB::FLAVOR, self.grant.token(), statement)?;
+        let statement = row.update(self.grant.token(), statement)?;
         let statement = DB::FLAVOR.render(&statement)?;
         self.still_open()?;
-        let first = write::update(&mut self.lease, &self.grant, statement.clone()).await;
+        let first = write::update(&mut self.lease, statement.clone()).await;
         let result = match first {
             Ok(Some(applied)) => Ok(applied),
             Ok(None) => write::update_under_lock(&mut self.lease, &self.ledger, &self.grant, row, statement).await,

@@ -3,9 +3,17 @@
 //! The way of a write: the fenced statement first, on its own. If it matched, that is the answer, after one round trip. If
 //! not, nothing is concluded from that; the row is locked, its fence read, and the answer given under the lock.
 //!
-//! "Matched" does not rest on how affected rows are counted. Postgres and SQLite count the rows that an UPDATE matched.
-//! MySQL counts matched or changed ones, as the connection asked; there the token comes back as the statement's last
-//! insert id if, and only if, a row matched.
+//! A count of affected rows is believed when it is not zero: no database counts a row that the condition did not match. A
+//! zero proves nothing and is looked into under lock. Postgres and SQLite count what an UPDATE matched; MySQL counts what it
+//! matched (so sqlx asks, with `FOUND_ROWS`) or, behind something that does not pass this on, what it changed.
+//!
+//! Under the lock a statement is run a second time only if the fence shows that the first run wrote nothing. A fence below
+//! the token: a run that matched would have raised it to the token, and fences never fall. A fence at the token, which the
+//! rewriting rule lets pass: a run that matched and was counted as zero left every column as it was, so that the second
+//! run, on a row that is locked, is the first one to write anything.
+//!
+//! `LAST_INSERT_ID(token)` as a sign of a match was tried and dropped: a trigger on the table takes the sign away, and what
+//! the caller keeps there is lost (both seen on MariaDB 10.11).
 
 use redlock_core::Grant;
 use sqlx::error::ErrorKind;
@@ -28,18 +36,10 @@ pub struct Applied {
 }
 
 /// Runs a fenced UPDATE; `None` if it matched no row.
-pub(crate) async fn update<DB: Dialect>(
-    lease: &mut Lease<DB>,
-    grant: &Grant,
-    statement: Rendered,
-) -> sqlx::Result<Option<Applied>> {
+pub(crate) async fn update<DB: Dialect>(lease: &mut Lease<DB>, statement: Rendered) -> sqlx::Result<Option<Applied>> {
     let result = lease.execute(DB::query(statement)).await?;
     let rows = DB::rows_affected(&result);
-    let matched = match DB::last_insert_id(&result) {
-        Some(id) => i64::try_from(id) == Ok(grant.token().get()),
-        None => 0 < rows,
-    };
-    Ok(matched.then_some(Applied { rows: rows.max(1) }))
+    Ok((0 < rows).then_some(Applied { rows }))
 }
 
 /// Locks the row and says why a fenced UPDATE matched nothing, or runs it if there is no reason any more.
@@ -56,7 +56,7 @@ pub(crate) async fn update_under_lock<DB: Dialect>(
         Some(fence) => let_pass(grant, row, fence)?,
         None => return Err(absent(lease, ledger, grant, row).await?),
     }
-    update(lease, grant, statement)
+    update(lease, statement)
         .await
         .map_err(FenceError::of_statement)?
         // The fence lets it pass and the row is locked, so the statement's own condition does not hold.
@@ -75,11 +75,11 @@ pub(crate) async fn upsert_under_lock<DB: Dialect>(
 ) -> Result<Applied, FenceError> {
     let token = grant.token();
     let insert = DB::FLAVOR.render(&row.insert(DB::FLAVOR, token, upsert)?)?;
-    let rewrite = DB::FLAVOR.render(&row.update(DB::FLAVOR, token, &upsert.as_update())?)?;
+    let rewrite = DB::FLAVOR.render(&row.update(token, &upsert.as_update())?)?;
     for look in 1..=INSERT_LOOKS_MAX {
         if let Some(fence) = locked_fence(lease, row).await? {
             let_pass(grant, row, fence)?;
-            let updated = update(lease, grant, rewrite).await.map_err(FenceError::of_statement)?;
+            let updated = update(lease, rewrite).await.map_err(FenceError::of_statement)?;
             return updated.ok_or_else(|| no_such_row(row));
         }
         if inserted(lease, insert.clone(), look).await? {

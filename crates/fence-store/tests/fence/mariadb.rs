@@ -1,7 +1,7 @@
 //! What only MySQL and MariaDB do.
 
-use fence_store::{Dialect, FenceError, Isolation};
-use sea_query::Query;
+use fence_store::{Dialect, FenceError, Isolation, Upsert};
+use sea_query::{Expr, ExprTrait, Query};
 use sqlx::MySql;
 
 use crate::support::{Bench, ISOLATIONS, account, assert_stale, grant, grant_of, run};
@@ -165,10 +165,71 @@ fn an_insert_that_violates_another_key_is_an_error_mariadb() {
         let bench = Bench::<MySql>::new(2).await;
         bench.sql("ALTER TABLE accounts ADD UNIQUE KEY (n)").await;
         bench.insert_account(1, 0).await;
-        let clash = fence_store::Upsert::new().value("n", 0);
+        let clash = Upsert::new().value("n", 0);
         let refused = bench.store.upsert(&grant(1), &account(2), &clash).await;
         assert!(matches!(refused, Err(FenceError::Database { .. })), "{refused:?}");
         assert_eq!(bench.number("SELECT COUNT(*) FROM accounts").await, Some(1));
         assert_eq!(bench.number("SELECT fence_token FROM accounts WHERE id = 1").await, Some(0));
+    });
+}
+
+/// A trigger that assigns a column takes away what `LAST_INSERT_ID(expr)` reported. Told "not applied", people write again.
+#[test]
+fn a_write_to_a_table_with_a_trigger_is_told_as_it_was_mariadb() {
+    run(async {
+        let bench = Bench::<MySql>::new(3).await;
+        bench.insert_account(1, 0).await;
+        bench.sql("CREATE TRIGGER count BEFORE UPDATE ON accounts FOR EACH ROW SET NEW.n = OLD.n + 1").await;
+        let add = Query::update().value("balance", Expr::col("balance").add(5)).to_owned();
+
+        bench.store.update(&grant(5), &account(1), &add).await.unwrap();
+        let claim = bench.store.claim(&grant(6), &account(1), ["balance"]).await.unwrap();
+        claim.update(&add).await.unwrap();
+        claim.update(&add).await.unwrap();
+        let deposit = Upsert::new().on_update("balance", Expr::col("balance").add(5));
+        bench.store.upsert(&grant(7), &account(1).may_rewrite(), &deposit).await.unwrap();
+        let mut transaction = bench.store.begin(&grant(8)).await.unwrap();
+        transaction.update(&account(1), &add).await.unwrap();
+        transaction.rollback().await;
+        assert_eq!(bench.balance(1).await, Some(20));
+    });
+}
+
+#[test]
+fn triggers_that_insert_elsewhere_change_no_outcome_mariadb() {
+    for event in ["BEFORE", "AFTER"] {
+        for action in ["INSERT INTO audit (v) VALUES (LAST_INSERT_ID(77))", "SET @seen = LAST_INSERT_ID(77)"] {
+            run(async move {
+                let bench = Bench::<MySql>::new(3).await;
+                bench.insert_account(1, 0).await;
+                bench.sql("CREATE TABLE audit (id BIGINT AUTO_INCREMENT PRIMARY KEY, v BIGINT)").await;
+                bench.sql(format!("CREATE TRIGGER t {event} UPDATE ON accounts FOR EACH ROW {action}")).await;
+                for token in 1..=3 {
+                    let write = Query::update().value("balance", token).to_owned();
+                    bench.store.update(&grant(token), &account(1), &write).await.unwrap();
+                }
+                let write = Query::update().value("balance", 3).to_owned();
+                bench.store.update(&grant(3), &account(1).may_rewrite(), &write).await.unwrap();
+                assert_stale(bench.store.update(&grant(2), &account(1), &write).await, 2, 3);
+                bench.store.claim(&grant(4), &account(1), ["n"]).await.unwrap();
+                bench.store.delete(&grant(5), &account(1)).await.unwrap();
+                bench.store.upsert(&grant(6), &account(1), &Upsert::new().value("balance", 1)).await.unwrap();
+                bench.store.upsert(&grant(7), &account(1), &Upsert::new().value("balance", 1)).await.unwrap();
+            });
+        }
+    }
+}
+
+#[test]
+fn a_fenced_update_leaves_the_callers_last_insert_id_alone_mariadb() {
+    run(async {
+        let bench = Bench::<MySql>::new(3).await;
+        bench.insert_account(1, 0).await;
+        bench.sql("CREATE TABLE orders (id BIGINT AUTO_INCREMENT PRIMARY KEY) AUTO_INCREMENT = 500").await;
+        let mut transaction = bench.store.begin(&grant(34)).await.unwrap();
+        transaction.execute("INSERT INTO orders VALUES ()").await.unwrap();
+        transaction.update(&account(1), Query::update().value("balance", 1)).await.unwrap();
+        let row = transaction.fetch_optional("SELECT CAST(LAST_INSERT_ID() AS SIGNED)").await.unwrap().unwrap();
+        assert_eq!(MySql::integer(&row, 0).unwrap(), Some(500));
     });
 }
