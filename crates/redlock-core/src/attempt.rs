@@ -181,7 +181,7 @@ impl Attempt {
         match (minting, self.raising_to) {
             (Minting::Minted(token), _) => Step::Won(token),
             (Minting::Raise(greatest), None) if quorum <= self.granted() => Step::Raise(lifted(greatest)),
-            (Minting::Raise(greatest), Some(to)) if to < greatest => Step::Raise(greatest),
+            (Minting::Raise(greatest), Some(to)) if to < lifted(greatest) => Step::Raise(lifted(greatest)),
             _ if self.within_reach() < quorum => Step::Lost,
             _ => Step::Wait,
         }
@@ -321,6 +321,16 @@ mod tests {
         assert!(attempt.wants_raise(0) && attempt.wants_raise(1));
         assert_eq!(attempt.on_raise(0, token(1_000), RaiseVote::At(1_000)), Step::Wait);
         assert_eq!(attempt.on_acquire(2, granted(1)), Step::Wait, "agreement below the floor is none");
+        assert_eq!(attempt.on_raise(1, token(1_000), RaiseVote::At(1_000)), won(1_000));
+    }
+
+    #[test]
+    fn a_floor_that_becomes_known_during_the_raise_is_the_new_goal() {
+        let (mut attempt, step) = asked(3, &[granted(5), granted(4)]);
+        assert_eq!(step, raise(5));
+        attempt.not_below(token(1_000));
+        assert_eq!(attempt.on_raise(1, token(5), RaiseVote::At(5)), raise(1_000));
+        assert_eq!(attempt.on_raise(0, token(1_000), RaiseVote::At(1_000)), Step::Wait);
         assert_eq!(attempt.on_raise(1, token(1_000), RaiseVote::At(1_000)), won(1_000));
     }
 
