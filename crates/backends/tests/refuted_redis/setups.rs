@@ -9,7 +9,6 @@ use redlock_core::{AcquireError, IntoResources as _, KeyPrefix, LockNode as _, N
 use redlock_core::{Redlock, Refusal, ReleaseOutcome, Ttl};
 use std::pin::pin;
 use std::time::Duration;
-use tokio::time::Instant;
 
 async fn client_of(url: &str) -> Result<Redlock, Box<dyn std::error::Error>> {
     Ok(Redlock::builder().node(RedisNode::connect(url).await?).build()?)
@@ -26,9 +25,9 @@ async fn check_refused(options: RedisOptions, user: &str, expected: Refusal) -> 
     };
     assert_eq!(*reason, expected, "{report}");
     let shown = format!("{error:?} {}", chain(&error));
-    // An owner is 32 hexadecimal digits; a script's digest has 40.
-    let words = shown.split(|character: char| !character.is_ascii_hexdigit());
-    assert!(!words.into_iter().any(|word| word.len() == 32), "{shown}");
+    // An owner has 32 hexadecimal digits, of which a server may repeat only the first ones; a script's digest has 40.
+    let mut words = shown.split(|character: char| !character.is_ascii_hexdigit());
+    assert!(words.all(|word| word.len() < 8 || word.len() == 40), "{shown}");
     Ok(())
 }
 
@@ -115,8 +114,13 @@ async fn a_primary_in_cluster_mode_without_a_hash_tag_is_a_wrong_set_up() -> Tes
     Ok(())
 }
 
-/// The letters that stand in for a hash tag are searched for, but not for long. Measured against plain names, in turns, by
-/// the best of each, so that a busy machine slows both.
+fn processor_time() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    Duration::try_from(time).expect("a time that has passed")
+}
+
+/// The letters that stand in for a hash tag are searched for, but not for long. Measured in this thread's own time on the
+/// processor, against plain names, in turns, by the best of each: so a busy machine does not matter.
 #[tokio::test]
 async fn odd_names_cost_what_others_do() -> TestResult {
     let server = RedisServer::start(RedisOptions::new()).await?;
@@ -129,10 +133,10 @@ async fn odd_names_cost_what_others_do() -> TestResult {
             let names: Vec<String> = (0..64).map(|n| format!("a{brace}{round}.{n}")).collect();
             let owner = Owner::from_random_bytes([1; 16]);
             let ownership = Ownership::new(KeyPrefix::default(), names.into_resources()?, owner);
-            let began = Instant::now();
+            let began = processor_time();
             // The first poll makes the keys and queues the command.
             let answer = poll_immediate(pin!(node.acquire(&ownership, ttl, 0))).await;
-            *best = began.elapsed().min(*best);
+            *best = (processor_time() - began).min(*best);
             assert!(answer.is_none(), "{answer:?}");
         }
     }
