@@ -209,6 +209,15 @@ macro_rules! dialect {
             where
                 E: Execute<'q, Self> + 'q,
             {
+                if <$database as Dialect>::FLAVOR == Flavor::Sqlite {
+                    // To the last step. SQLite commits an autocommit statement when it is done; sqlx lets go of it after
+                    // its first row, and the reset that commits then keeps a BUSY to itself: the row was returned, and
+                    // its UPDATE undone (seen on sqlx 0.9.0 in journal mode DELETE, with a reader in the way).
+                    return Box::pin(async move {
+                        let rows = sqlx::Executor::fetch_all(connection, query).await?;
+                        Ok(rows.into_iter().next())
+                    });
+                }
                 sqlx::Executor::fetch_optional(connection, query)
             }
 

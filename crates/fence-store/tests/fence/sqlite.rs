@@ -2,12 +2,12 @@
 
 use std::process::{Command, Stdio};
 
-use fence_store::{Dialect, FenceError, FenceStore};
+use fence_store::{Dialect, FenceError, FenceStore, Upsert};
 use sea_query::{Expr, ExprTrait, Query};
 use sqlx::Sqlite;
 use tokio::task::JoinSet;
 
-use crate::support::{Bench, TestDb, account, grant, number, pool, run};
+use crate::support::{Bench, TestDb, account, execute, grant, number, pool, run};
 
 const TASKS: i64 = 8;
 const WRITES: i64 = 500;
@@ -129,5 +129,61 @@ fn a_dropped_future_does_not_lose_a_database_in_memory() {
             crate::support::polled(usize::try_from(polls).unwrap(), work).await;
         }
         store.claim_resources(&grant(100)).await.unwrap();
+    });
+}
+
+/// A file in SQLite's default journal mode, where a reader keeps the writer from committing; and that reader, reading.
+async fn file_with_a_reader() -> (tempfile::TempDir, FenceStore<Sqlite>, sqlx::pool::PoolConnection<Sqlite>) {
+    let folder = tempfile::tempdir().unwrap();
+    let url = format!("sqlite://{}?mode=rwc", folder.path().join("test.db").display());
+    let store = FenceStore::new(pool::<Sqlite>(&url, 2, Some("PRAGMA busy_timeout = 100")).await);
+    store.install_schema().await.unwrap();
+    execute(store.pool(), crate::support::ACCOUNTS).await.unwrap();
+    execute(store.pool(), "INSERT INTO accounts (id, balance) VALUES (1, 100)").await.unwrap();
+    let mut reader = pool::<Sqlite>(&url, 1, None).await.acquire().await.unwrap();
+    Sqlite::execute(&mut reader, "BEGIN").await.unwrap();
+    Sqlite::fetch_all(&mut reader, "SELECT * FROM accounts").await.unwrap();
+    (folder, store, reader)
+}
+
+/// The lost update that this led to: the claim was told a success and had not been kept, so an older holder wrote after it.
+#[test]
+fn a_claim_that_could_not_be_committed_is_a_conflict_sqlite() {
+    run(async {
+        let (_folder, store, mut reader) = file_with_a_reader().await;
+        let refused = store.claim(&grant(2), &account(1), ["balance"]).await;
+        assert!(refused.as_ref().is_err_and(FenceError::is_conflict), "{refused:?}");
+        Sqlite::execute(&mut reader, "COMMIT").await.unwrap();
+        assert_eq!(store.fence_of(&account(1)).await.unwrap(), Some(0));
+
+        let claimed = store.claim(&grant(2), &account(1), ["balance"]).await.unwrap();
+        assert_eq!(store.fence_of(&account(1)).await.unwrap(), Some(2));
+        crate::support::assert_stale(store.update(&grant(1), &account(1), &count_up()).await, 1, 2);
+        claimed.update(&count_up()).await.unwrap();
+    });
+}
+
+#[test]
+fn every_write_that_a_reader_keeps_from_committing_is_a_conflict_sqlite() {
+    run(async {
+        let (_folder, store, mut reader) = file_with_a_reader().await;
+        let busy =
+            |result: Result<(), FenceError>| assert!(result.as_ref().is_err_and(FenceError::is_conflict), "{result:?}");
+        let deposit = Upsert::new().value("balance", 5);
+        busy(store.update(&grant(1), &account(1), &count_up()).await.map(|_| ()));
+        busy(store.upsert(&grant(1), &account(1), &deposit).await.map(|_| ()));
+        busy(store.upsert(&grant(1), &account(2), &deposit).await.map(|_| ()));
+        busy(store.delete(&grant(1), &account(1)).await.map(|_| ()));
+        busy(store.claim_resources(&grant(1)).await);
+        Sqlite::execute(&mut reader, "COMMIT").await.unwrap();
+        assert_eq!(store.fence_of(&account(1)).await.unwrap(), Some(0));
+        assert_eq!(number(store.pool(), "SELECT COUNT(*) FROM fence_ledger").await, Some(0));
+
+        // Nothing stayed open on the way, and the same writes go through now.
+        store.update(&grant(1), &account(1), &count_up()).await.unwrap();
+        store.upsert(&grant(2), &account(1), &deposit).await.unwrap();
+        store.upsert(&grant(2), &account(2), &deposit).await.unwrap();
+        store.delete(&grant(3), &account(1)).await.unwrap();
+        store.claim_resources(&grant(3)).await.unwrap();
     });
 }

@@ -18,7 +18,7 @@ pub(crate) const ISOLATIONS: [Isolation; 3] =
     [Isolation::ReadCommitted, Isolation::RepeatableRead, Isolation::Serializable];
 
 /// A table with a fence, in all three dialects.
-const ACCOUNTS: &str = "CREATE TABLE accounts (id BIGINT NOT NULL PRIMARY KEY, balance BIGINT NOT NULL DEFAULT 0, \
+pub(crate) const ACCOUNTS: &str = "CREATE TABLE accounts (id BIGINT NOT NULL PRIMARY KEY, balance BIGINT NOT NULL DEFAULT 0, \
                         n BIGINT NOT NULL DEFAULT 0, fence_token BIGINT NOT NULL DEFAULT 0)";
 
 /// A database that tests can make afresh.
