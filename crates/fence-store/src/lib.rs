@@ -47,7 +47,8 @@
 //! | several rows or tables | [`FenceStore::begin`], any statements, [`Transaction::commit`] | all that is written this way under the resource |
 //!
 //! A row's fence knows nothing of the ledger and the other way round: protect a row in one of the two ways, always the same
-//! one. Statements of programs that do not use the fence are not stopped by either.
+//! one. And a fence compares numbers, not names: write a row always under the same resource, for a token of another one is
+//! accepted if it is greater, and then shuts the rightful holder out. Statements of programs that do not use the fence are not stopped by either.
 //!
 //! The fence is not idempotency. Where a row may be rewritten, `n = n + 1` sent twice by the same holder counts twice.
 //!
@@ -72,6 +73,8 @@
 //! ```
 //!
 //! A token that came over a wire becomes one by [`redlock_core::Grant::assume_granted`].
+//!
+//! The book, in the repository's `docs/`, says what a table needs and what each verdict asks for (`docs/fencing.md`).
 
 mod dialect;
 mod error;

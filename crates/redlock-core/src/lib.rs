@@ -4,6 +4,25 @@
 //! [`LockNode`]; `redlock-backends` has Redis primaries and an in-memory reference. A [`Guard`] says for how long the
 //! lock may be relied on, and carries the [`FencingToken`] that `fence-store` (or your own storage) checks.
 //!
+//! ```
+//! # async fn example(nodes: Vec<std::sync::Arc<dyn redlock_core::LockNode>>) -> Result<(), Box<dyn std::error::Error>> {
+//! # use std::time::Duration;
+//! # async fn write(_: &impl AsRef<redlock_core::Grant>) {}
+//! use redlock_core::{Election, KeepAlive, Redlock};
+//!
+//! let redlock = Redlock::builder().nodes(nodes).ttl(Duration::from_secs(3)).build()?;
+//! let guard = redlock.acquire("orders/42").await?;
+//! guard.keep_alive(KeepAlive::default()); // Extended in the background until it is released, dropped or lost.
+//! write(&guard).await;
+//! guard.release().await;
+//! // All of that in one call; the work is dropped if the lock is lost:
+//! redlock.with_lock("reports/2026-11", async |held| write(&held).await).await?;
+//! // And again after every loss, under a new token each time:
+//! Election::new(&redlock, "scheduler")?.serve(async |held| write(&held).await).await?;
+//! # Ok(())
+//! # }
+//! ```
+//!
 //! # What is promised
 //!
 //! Two grants of one resource do not overlap in validity *while clocks stay within the drift allowance and no node
@@ -15,8 +34,22 @@
 //!
 //! # Map
 //!
-//! The modules are declared in the order in which a lock passes through them. Those that decide ([`tally`],
-//! [`validity`], [`mint`], [`attempt`]) are pure: no clock, no await, no randomness.
+//! | what for | items |
+//! |---|---|
+//! | a client | [`Redlock::builder`], [`RedlockBuilder`], [`Retry`], [`SettingsError`] |
+//! | what is locked | [`Resource`], [`Resources`] (all or none), [`Ttl`], [`KeyPrefix`] |
+//! | to lock | [`Redlock::acquire`], [`Redlock::try_acquire`], [`Redlock::request`] for other terms; [`AcquireError`], by what to do next, with a [`Report`] of what every node said |
+//! | what one gets | [`Guard`]: its [`Grant`] with the [`FencingToken`], its [`HoldState`]; [`Held`] lends it to the work |
+//! | to keep it | [`Guard::extend`], [`Guard::keep_alive`] with [`KeepAlive`], [`Guard::lost`] with [`LossReason`] |
+//! | all of it in one call | [`Redlock::with_lock`], [`Request::work`], [`OnLoss`], [`WorkError`] |
+//! | leader election | [`Election`], [`Leadership`], [`Leader`] |
+//! | to look | [`Redlock::inspect`]; names of metrics and spans in [`telemetry`] |
+//! | a node of one's own | [`LockNode`], the contract; [`Ownership`], [`Owner`], [`NodeError`] |
+//! | the decisions, without clock, await and randomness | [`tally`], [`validity`], [`mint`], [`attempt`] |
+//! | tests and simulation | [`Clock`], [`Randomness`] |
+//! | programs without async | `blocking` (feature `blocking`) |
+//!
+//! In the source, modules are declared in the order in which a lock passes through them:
 //!
 //! ```text
 //!  name, ttl, owner     resource, owner, clock, token
@@ -29,10 +62,16 @@
 //!        │
 //!     replies ──▶       tally, validity, mint, attempt: what does it amount to?
 //!        ▼
-//!     Redlock           redlock         drives attempts, tries again
+//!     Redlock           client, round   one attempt after the other, each undone unless it is won
 //!        ▼
 //!      Guard            guard           token, validity; extend, release, drop
+//!        │              watchdog        keeps it extended, announces its loss
+//!        ▼
+//!   with_lock, Election                 work, leader
 //! ```
+//!
+//! The book, in the repository's `docs/`, explains the algorithm, what is safe and what is not, how to keep a lock
+//! (`docs/holding.md`) and how to operate it.
 
 mod resource;
 mod owner;
