@@ -119,7 +119,7 @@ pub struct Rendered {
 /// (rust-lang/rust#100013). sqlx boxes these futures in any case.
 pub(crate) type BoxFuture<'e, T> = Pin<Box<dyn Future<Output = T> + Send + 'e>>;
 
-/// A database that fence-store works with: [`sqlx::Postgres`], [`sqlx::MySql`], [`sqlx::Sqlite`].
+/// A database that fence-store works with: `sqlx::Postgres`, `sqlx::MySql`, `sqlx::Sqlite`.
 ///
 /// Sealed: what makes each statement atomic was thought through for these three.
 pub trait Dialect: Database + sealed::Sealed {
