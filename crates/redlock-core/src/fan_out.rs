@@ -20,7 +20,7 @@ use std::pin::Pin;
 use std::sync::{Arc, Weak};
 use std::task::{Context, Poll};
 use std::time::Duration;
-use tokio::time::Sleep;
+use tokio::time::{Instant, Sleep};
 
 /// One question to one node, on its way.
 pub(crate) type Call = Pin<Box<dyn Future<Output = Reply> + Send>>;
@@ -106,6 +106,11 @@ impl FanOut {
             // Whoever was not scheduled for a while finds the deadline passed and the answers unread: let those who read
             // them run once before nodes are said to have been silent.
             self.yielded = true;
+            let now = Instant::now();
+            if self.node_timeout <= now.saturating_duration_since(self.deadline.deadline()) {
+                // So long that the requests may not even have been sent: the nodes have not had their time yet.
+                self.deadline.as_mut().reset(now + self.node_timeout);
+            }
             cx.waker().wake_by_ref();
             Poll::Pending
         })
