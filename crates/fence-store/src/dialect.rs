@@ -53,15 +53,26 @@ impl Flavor {
     }
 
     /// What opens a transaction: statements to send in this order, the last of which begins it.
+    ///
+    /// MySQL: with `completion_type = CHAIN` our COMMIT would open another transaction, in which the next borrower's
+    /// acknowledged write vanishes. With `autocommit = 0` whatever was read before on this connection has opened one, in
+    /// which no isolation level can be set; nobody asked to keep anything of it. The level holds for the next transaction
+    /// only.
     pub(crate) fn begin(self, isolation: Isolation) -> &'static [&'static str] {
         match (self, isolation) {
             (Self::Postgres, Isolation::ReadCommitted) => &["BEGIN ISOLATION LEVEL READ COMMITTED"],
             (Self::Postgres, Isolation::RepeatableRead) => &["BEGIN ISOLATION LEVEL REPEATABLE READ"],
             (Self::Postgres, Isolation::Serializable) => &["BEGIN ISOLATION LEVEL SERIALIZABLE"],
-            // Holds for the next transaction of the session only.
-            (Self::MySql, Isolation::ReadCommitted) => &["SET TRANSACTION ISOLATION LEVEL READ COMMITTED", "BEGIN"],
-            (Self::MySql, Isolation::RepeatableRead) => &["SET TRANSACTION ISOLATION LEVEL REPEATABLE READ", "BEGIN"],
-            (Self::MySql, Isolation::Serializable) => &["SET TRANSACTION ISOLATION LEVEL SERIALIZABLE", "BEGIN"],
+            (Self::MySql, Isolation::ReadCommitted) => {
+                &["SET completion_type = 'NO_CHAIN'; ROLLBACK; SET TRANSACTION ISOLATION LEVEL READ COMMITTED", "BEGIN"]
+            }
+            (Self::MySql, Isolation::RepeatableRead) => &[
+                "SET completion_type = 'NO_CHAIN'; ROLLBACK; SET TRANSACTION ISOLATION LEVEL REPEATABLE READ",
+                "BEGIN",
+            ],
+            (Self::MySql, Isolation::Serializable) => {
+                &["SET completion_type = 'NO_CHAIN'; ROLLBACK; SET TRANSACTION ISOLATION LEVEL SERIALIZABLE", "BEGIN"]
+            }
             // Takes the write lock now: a transaction that read first and asks for it later is refused at once, without
             // the busy timeout being consulted (seen on SQLite 3.40).
             (Self::Sqlite, _) => &["BEGIN IMMEDIATE"],
@@ -285,7 +296,7 @@ mod tests {
         {
             let level = ["ISOLATION LEVEL", name].join(" ");
             assert_eq!(Flavor::Postgres.begin(isolation), [["BEGIN", &level].join(" ")]);
-            let set = ["SET TRANSACTION", &level].join(" ");
+            let set = ["SET completion_type = 'NO_CHAIN'; ROLLBACK; SET TRANSACTION", &level].join(" ");
             assert_eq!(Flavor::MySql.begin(isolation), [set.as_str(), "BEGIN"]);
             // Never a plain BEGIN: some transactions of ours look first and write later.
             assert_eq!(Flavor::Sqlite.begin(isolation), ["BEGIN IMMEDIATE"]);

@@ -132,11 +132,47 @@ pub enum StatementProblem {
         /// The column.
         column: String,
     },
+    /// It assigns a column of the row's key: the fence would go along with the row, and the old key have none.
+    #[error(
+        "the statement sets the key column {column}: leave it out; to move a row, delete it and upsert the other one \
+         in one transaction (begin)"
+    )]
+    SetsTheKey {
+        /// The column.
+        column: String,
+    },
+    /// A key column is NULL, which is equal to nothing, itself included: no row would be found, and many could be inserted.
+    #[error("the key column {column} is NULL, which names no row: use a key that is NOT NULL")]
+    NullInKey {
+        /// The column.
+        column: String,
+    },
+    /// It names a table of its own, which is not the row's.
+    #[error("the statement names another table than {table}: leave it out, the row says where to write")]
+    AnotherTable {
+        /// The row's table.
+        table: String,
+    },
+    /// It begins with a WITH clause, which Postgres carries out whether the fence lets the row be written or not.
+    #[error("the statement has a WITH clause, which runs even if the row is refused: use a ledger transaction (begin)")]
+    With,
+    /// Its condition was built with `and_or_where`, to which sea-query can add nothing.
+    #[error("the statement's condition comes from and_or_where, which cannot be fenced: use cond_where or and_where")]
+    ChainedCondition,
     /// An unsigned value that the database's signed 64-bit integers cannot hold.
     #[error("the value {value} does not fit a signed 64-bit integer: bind it as text, bytes or a decimal")]
     UnsignedTooLarge {
         /// The value.
         value: u64,
+    },
+    /// It would end the transaction that holds the ledger's row, or begin another; what follows would not be fenced.
+    #[error(
+        "{keyword} would end the fenced transaction: leave it out, and call commit or rollback on the transaction \
+         (statements that change a schema belong in a migration)"
+    )]
+    EndsTheTransaction {
+        /// The statement's first word.
+        keyword: String,
     },
     /// The resource's name has a NUL character, which Postgres' text cannot hold.
     #[error("the resource {resource:?} has a NUL character, which Postgres cannot store: choose another name")]

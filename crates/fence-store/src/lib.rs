@@ -82,6 +82,7 @@ mod ledger;
 mod lease;
 mod row;
 mod schema;
+mod statement;
 mod store;
 mod telemetry;
 mod transaction;

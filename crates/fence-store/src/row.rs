@@ -10,7 +10,7 @@ use std::fmt;
 use redlock_core::FencingToken;
 use sea_query::{
     Alias, Cond, Condition, DeleteStatement, DynIden, Expr, ExprTrait, InsertStatement, IntoIden, LockType, OnConflict,
-    Query, ReturningClause, SelectStatement, TableName, UpdateStatement, Value,
+    PostgresQueryBuilder, Query, ReturningClause, SelectStatement, TableName, UpdateStatement, Value,
 };
 
 use crate::dialect::Flavor;
@@ -103,7 +103,8 @@ impl Row {
         token: FencingToken,
         statement: &UpdateStatement,
     ) -> Result<UpdateStatement, FenceError> {
-        self.leaves_the_fence_alone(statement.get_values().iter().map(|(column, _)| column))?;
+        self.can_be_fenced(statement)?;
+        self.leaves_alone(statement.get_values().iter().map(|(column, _)| column))?;
         let mut statement = statement.clone();
         statement
             .table(self.table.clone())
@@ -111,6 +112,15 @@ impl Row {
             .cond_where(self.condition())
             .and_where(self.lets_pass(token));
         Ok(statement)
+    }
+
+    /// The same statement for outside a transaction, where it must commit by itself. Where it would not (`autocommit = 0`
+    /// on MySQL) it matches nothing, and the look under lock that follows is a transaction with a COMMIT of its own.
+    pub(crate) fn alone(flavor: Flavor, mut statement: UpdateStatement) -> UpdateStatement {
+        if flavor == Flavor::MySql {
+            statement.and_where(Expr::cust("@@autocommit"));
+        }
+        statement
     }
 
     /// Raises the fence to the token, as the holder's claim before it reads, and returns `columns` where the database can.
@@ -163,7 +173,7 @@ impl Row {
         token: FencingToken,
         upsert: &Upsert,
     ) -> Result<InsertStatement, FenceError> {
-        self.leaves_the_fence_alone(upsert.insert.iter().map(|(column, _)| column))?;
+        self.accepts(upsert)?;
         let mut columns: Vec<DynIden> = self.key.iter().map(|(column, _)| column.clone()).collect();
         let mut values: Vec<Expr> = self.key.iter().map(|(_, value)| Expr::value(value.clone())).collect();
         for (column, value) in &upsert.insert {
@@ -206,13 +216,75 @@ impl Row {
         if self.may_rewrite { fence.lte(token.get()) } else { fence.lt(token.get()) }
     }
 
-    fn leaves_the_fence_alone<'a>(&self, mut columns: impl Iterator<Item = &'a DynIden>) -> Result<(), FenceError> {
-        let fence = self.fence.to_string();
-        if columns.any(|column| column.to_string().eq_ignore_ascii_case(&fence)) {
-            return Err(StatementProblem::SetsTheFence { column: fence }.into());
+    /// Refuses an upsert either half of which assigns what is the store's business.
+    pub(crate) fn accepts(&self, upsert: &Upsert) -> Result<(), FenceError> {
+        self.leaves_alone(upsert.insert.iter().chain(&upsert.update).map(|(column, _)| column))
+    }
+
+    /// Refuses columns whose assignment would take the fence away from the row, and a key that names no row.
+    fn leaves_alone<'a>(&self, columns: impl Iterator<Item = &'a DynIden>) -> Result<(), FenceError> {
+        self.has_a_key()?;
+        let is = |column: &DynIden, other: &DynIden| column.to_string().eq_ignore_ascii_case(&other.to_string());
+        for column in columns {
+            if is(column, &self.fence) {
+                return Err(StatementProblem::SetsTheFence { column: self.fence.to_string() }.into());
+            }
+            if self.key.iter().any(|(key, _)| is(column, key)) {
+                return Err(StatementProblem::SetsTheKey { column: column.to_string() }.into());
+            }
         }
         Ok(())
     }
+
+    /// Refuses NULL in the key.
+    pub(crate) fn has_a_key(&self) -> Result<(), FenceError> {
+        match self.key.iter().find(|(_, value)| *value == value.as_null()) {
+            Some((column, _)) => Err(StatementProblem::NullInKey { column: column.to_string() }.into()),
+            None => Ok(()),
+        }
+    }
+
+    /// Refuses what would run, or be passed over, whatever the fence says. sea-query's statements keep their parts to
+    /// themselves, so it is told from how they begin when written, and how their condition shows itself.
+    fn can_be_fenced(&self, statement: &UpdateStatement) -> Result<(), FenceError> {
+        let begins = |statement: &UpdateStatement| {
+            let (sql, _) = statement.build(PostgresQueryBuilder);
+            sql.split(" SET ").next().unwrap_or_default().to_owned()
+        };
+        let table = || display(&self.table);
+        let found = begins(statement);
+        if !found.starts_with("UPDATE ") {
+            return Err(StatementProblem::With.into());
+        }
+        let own = begins(Query::update().table(self.table.clone()));
+        if found != begins(&Query::update()) && found != own {
+            return Err(StatementProblem::AnotherTable { table: table() }.into());
+        }
+        if has_a_chained_condition(statement) {
+            return Err(StatementProblem::ChainedCondition.into());
+        }
+        Ok(())
+    }
+}
+
+/// Whether sea-query would panic if a condition were added: it keeps a chain of ANDs and ORs apart from a tree of them.
+fn has_a_chained_condition(statement: &UpdateStatement) -> bool {
+    /// Looks for the name where a field's value begins, and keeps no text, for values may be long.
+    #[derive(Default)]
+    struct Finder {
+        begins: bool,
+        found: bool,
+    }
+    impl fmt::Write for Finder {
+        fn write_str(&mut self, part: &str) -> fmt::Result {
+            self.found |= self.begins && part == "Chain";
+            self.begins = part == ": ";
+            Ok(())
+        }
+    }
+    let mut finder = Finder::default();
+    let written = fmt::Write::write_fmt(&mut finder, format_args!("{statement:?}"));
+    written.is_ok() && finder.found
 }
 
 /// Names the table only: key values may be nobody's business, and messages travel.
@@ -272,7 +344,7 @@ impl Upsert {
 
 #[cfg(test)]
 mod tests {
-    use sea_query::{IntoColumnRef, QueryStatementWriter};
+    use sea_query::{CommonTableExpression, IntoColumnRef, LogicalChainOper, QueryStatementWriter, WithClause};
 
     use super::*;
 
@@ -305,6 +377,17 @@ mod tests {
             |flavor| sql(flavor, &account().update(token(), &update).unwrap()),
             r#"UPDATE "accounts" SET "balance" = $1, "fence_token" = $2 WHERE "id" = $3 AND "fence_token" < $4"#,
             "UPDATE `accounts` SET `balance` = ?, `fence_token` = ? WHERE `id` = ? AND `fence_token` < ?",
+            r#"UPDATE "accounts" SET "balance" = ?, "fence_token" = ? WHERE "id" = ? AND "fence_token" < ?"#,
+        );
+    }
+
+    #[test]
+    fn golden_sql_of_a_fenced_update_outside_a_transaction() {
+        let update = Query::update().value("balance", 101).to_owned();
+        check(
+            |flavor| sql(flavor, &Row::alone(flavor, account().update(token(), &update).unwrap())),
+            r#"UPDATE "accounts" SET "balance" = $1, "fence_token" = $2 WHERE "id" = $3 AND "fence_token" < $4"#,
+            "UPDATE `accounts` SET `balance` = ?, `fence_token` = ? WHERE `id` = ? AND `fence_token` < ? AND (@@autocommit)",
             r#"UPDATE "accounts" SET "balance" = ?, "fence_token" = ? WHERE "id" = ? AND "fence_token" < ?"#,
         );
     }
@@ -385,6 +468,37 @@ mod tests {
         assert!(matches!(refused, Err(FenceError::Statement(StatementProblem::SetsTheFence { .. }))));
         let upsert = Upsert::new().on_insert("fence_token", 99);
         assert!(account().insert(Flavor::Postgres, token(), &upsert).is_err());
+    }
+
+    #[test]
+    fn a_statement_that_would_walk_around_the_fence_is_refused() {
+        let problem = |statement: &mut UpdateStatement| match account().update(token(), statement) {
+            Err(FenceError::Statement(problem)) => problem,
+            other => panic!("{other:?}"),
+        };
+        let update = || Query::update().value("n", 1).to_owned();
+        let column = || "Id".to_owned();
+        assert_eq!(problem(update().value("Id", 2)), StatementProblem::SetsTheKey { column: column() });
+        let table = || "accounts".to_owned();
+        assert_eq!(problem(update().table("other")), StatementProblem::AnotherTable { table: table() });
+        assert_eq!(problem(update().table(("s", "accounts"))), StatementProblem::AnotherTable { table: table() });
+        let with = CommonTableExpression::new().query(Query::select().expr(1).take()).table_name("w").to_owned();
+        assert_eq!(problem(update().with_cte(WithClause::new().cte(with).to_owned())), StatementProblem::With);
+        let chained = LogicalChainOper::Or(Expr::col("n").eq(0));
+        assert_eq!(problem(update().and_or_where(chained)), StatementProblem::ChainedCondition);
+
+        assert!(account().update(token(), update().table("accounts")).is_ok());
+        assert!(account().update(token(), update().value("note", "Chain").and_where(Expr::col("n").eq(0))).is_ok());
+        for upsert in [Upsert::new().value("id", 2), Upsert::new().on_insert("id", 2), Upsert::new().on_update("id", 2)]
+        {
+            assert!(account().insert(Flavor::Postgres, token(), &upsert).is_err(), "{upsert:?}");
+        }
+        for row in [Row::new("accounts", "id", None::<i64>), account().and("line", None::<String>)] {
+            assert!(matches!(
+                row.update(token(), &update()),
+                Err(FenceError::Statement(StatementProblem::NullInKey { .. }))
+            ));
+        }
     }
 
     #[test]

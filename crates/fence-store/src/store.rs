@@ -46,7 +46,7 @@ pub struct FenceStore<DB: Dialect> {
     pool: Pool<DB>,
     ledger: LedgerTable,
     /// Tables, with their fence columns, that were found fit.
-    checked: Arc<Mutex<HashSet<(String, String)>>>,
+    checked: Arc<Mutex<HashSet<(String, String, String)>>>,
 }
 
 impl<DB: Dialect> FenceStore<DB> {
@@ -143,8 +143,9 @@ impl<DB: Dialect> FenceStore<DB> {
     /// under the same grant.
     ///
     /// # Errors
-    /// [`FenceError::Stale`], [`FenceError::NoSuchRow`] (the row is not there: use [`upsert`](Self::upsert)), and the errors
-    /// of any write.
+    /// [`FenceError::Stale`], [`FenceError::NoSuchRow`] (the row is not there: use [`upsert`](Self::upsert); the ledger has
+    /// been raised, so that no older holder can insert it now), [`FenceError::Unknown`] if the answer was lost (claiming
+    /// again is right), and the errors of any write.
     ///
     /// # Cancel safety
     /// If the future is dropped the fence may or may not have been raised; claiming again is right.
@@ -155,7 +156,11 @@ impl<DB: Dialect> FenceStore<DB> {
         columns: impl IntoIterator<Item = C> + Send,
     ) -> Result<Claim<DB>, FenceError> {
         let grant = grant.as_ref();
-        let columns: Vec<_> = columns.into_iter().map(IntoColumnRef::into_column_ref).collect();
+        let mut columns: Vec<_> = columns.into_iter().map(IntoColumnRef::into_column_ref).collect();
+        if columns.is_empty() {
+            // A claim of somebody who wants to know nothing; SQL has no word for that.
+            columns.push(row.fence().clone().into_column_ref());
+        }
         let columns = ReturningClause::Columns(columns);
         let result = raced!(self.try_claim(grant, row, &columns));
         record::<DB, _>("claim", &result);
@@ -226,7 +231,7 @@ impl<DB: Dialect> FenceStore<DB> {
     ///
     /// ```sql
     /// UPDATE "accounts" SET "balance" = $1, "fence_token" = $2 WHERE "id" = $3 AND "fence_token" < $4 -- Postgres
-    /// UPDATE `accounts` SET `balance` = ?, `fence_token` = ? WHERE `id` = ? AND `fence_token` < ? -- MySQL
+    /// UPDATE `accounts` SET `balance` = ?, `fence_token` = ? WHERE `id` = ? AND `fence_token` < ? AND (@@autocommit) -- MySQL
     /// UPDATE "accounts" SET "balance" = ?, "fence_token" = ? WHERE "id" = ? AND "fence_token" < ? -- SQLite
     /// ```
     ///
@@ -364,27 +369,34 @@ impl<DB: Dialect> FenceStore<DB> {
     }
 
     async fn raced_update(&self, grant: &Grant, row: &Row, statement: &UpdateStatement) -> Result<Applied, FenceError> {
-        let fenced = row.update(grant.token(), statement)?;
-        let statement = DB::FLAVOR.render(&fenced)?;
-        raced!(self.try_update(grant, row, &statement))
+        let statement = row.update(grant.token(), statement)?;
+        let alone = DB::FLAVOR.render(&Row::alone(DB::FLAVOR, statement.clone()))?;
+        let statement = DB::FLAVOR.render(&statement)?;
+        raced!(self.try_update(grant, row, &alone, &statement))
     }
 
-    async fn try_update(&self, grant: &Grant, row: &Row, statement: &Rendered) -> Result<Applied, FenceError> {
+    async fn try_update(
+        &self,
+        grant: &Grant,
+        row: &Row,
+        alone: &Rendered,
+        statement: &Rendered,
+    ) -> Result<Applied, FenceError> {
         let mut lease = self.lease().await?;
         self.check_row(&mut lease, row).await?;
-        let first = write::update(&mut lease, statement.clone()).await;
+        let first = write::update(&mut lease, alone.clone()).await;
         if let Some(applied) = first.map_err(FenceError::of_commit)? {
             return Ok(applied);
         }
-        self.check_ledger(&mut lease).await?;
         begin(&mut lease, Isolation::default()).await?;
         let result = write::update_under_lock(&mut lease, &self.ledger, grant, row, statement.clone()).await;
         end(lease, result).await
     }
 
     async fn try_upsert(&self, grant: &Grant, row: &Row, upsert: &Upsert) -> Result<Applied, FenceError> {
+        row.accepts(upsert)?;
         let update = row.update(grant.token(), &upsert.as_update())?;
-        let update = DB::FLAVOR.render(&update)?;
+        let update = DB::FLAVOR.render(&Row::alone(DB::FLAVOR, update))?;
         let mut lease = self.lease().await?;
         self.check_row(&mut lease, row).await?;
         let first = write::update(&mut lease, update).await;
@@ -411,26 +423,34 @@ impl<DB: Dialect> FenceStore<DB> {
 
     async fn try_claim(&self, grant: &Grant, row: &Row, columns: &ReturningClause) -> Result<DB::Row, FenceError> {
         let token = grant.token();
-        let raise = DB::FLAVOR.render(&row.claim(DB::FLAVOR, token, columns))?;
+        let raise = row.claim(DB::FLAVOR, token, columns);
+        let alone = DB::FLAVOR.render(&Row::alone(DB::FLAVOR, raise.clone()))?;
+        let statements = write::Claiming {
+            raise: DB::FLAVOR.render(&raise)?,
+            read: DB::FLAVOR.render(&row.select_claimed(token, columns))?,
+        };
         let mut lease = self.lease().await?;
         self.check_row(&mut lease, row).await?;
-        let claimed = if DB::FLAVOR == Flavor::MySql {
-            // No UPDATE returns rows there. Between the two statements only newer holders can write, and if one does, its
-            // token is not ours and the second statement finds nothing.
-            execute(&mut lease, raise).await?;
-            let read = DB::FLAVOR.render(&row.select_claimed(token, columns))?;
-            lease.fetch_optional(DB::query(read)).await
-        } else {
-            lease.fetch_optional(DB::query(raise)).await
-        };
-        if let Some(read) = claimed.map_err(FenceError::of_statement)? {
+        let first = write::claim(&mut lease, alone, &statements.read).await;
+        // The fence may have been raised before the answer was lost, so this is no error like any other.
+        if let Some(read) = first.map_err(FenceError::of_commit)? {
             return Ok(read);
         }
-        self.check_ledger(&mut lease).await?;
         begin(&mut lease, Isolation::default()).await?;
-        let why = write::why_not_claimed(&mut lease, &self.ledger, grant, &row.clone().may_rewrite()).await;
-        lease.rollback().await;
-        Err(why.unwrap_or_else(|error| error))
+        match write::claim_under_lock(&mut lease, grant, row, &statements).await {
+            Err(FenceError::NoSuchRow { .. }) => lease.rollback().await,
+            result => return end(lease, result).await,
+        }
+        // "There is no row" was read under this grant, and what is read under a claim must hold against older holders: they
+        // could insert it now. So the ledger is raised before it is looked for again, and stays raised.
+        self.begin_on_ledger(&mut lease, grant).await?;
+        match write::claim_under_lock(&mut lease, grant, row, &statements).await {
+            Err(FenceError::NoSuchRow { table }) => {
+                lease.commit().await.map_err(FenceError::of_commit)?;
+                Err(FenceError::NoSuchRow { table })
+            }
+            result => end(lease, result).await,
+        }
     }
 
     async fn begin_on_ledger(&self, lease: &mut Lease<DB>, grant: &Grant) -> Result<(), FenceError> {
@@ -449,6 +469,7 @@ impl<DB: Dialect> FenceStore<DB> {
     }
 
     async fn check_row(&self, lease: &mut Lease<DB>, row: &Row) -> Result<(), FenceError> {
+        row.has_a_key()?;
         self.check_once(lease, row.table(), &row.fence().to_string()).await
     }
 
@@ -463,7 +484,8 @@ impl<DB: Dialect> FenceStore<DB> {
     }
 
     async fn check_once(&self, lease: &mut Lease<DB>, table: &TableName, column: &str) -> Result<(), FenceError> {
-        let key = (display(table), column.to_owned());
+        let schema = table.0.as_ref().map(|schema| schema.1.to_string()).unwrap_or_default();
+        let key = (schema, table.1.to_string(), column.to_owned());
         if self.checked().contains(&key) {
             return Ok(());
         }
@@ -472,7 +494,7 @@ impl<DB: Dialect> FenceStore<DB> {
         Ok(())
     }
 
-    fn checked(&self) -> std::sync::MutexGuard<'_, HashSet<(String, String)>> {
+    fn checked(&self) -> std::sync::MutexGuard<'_, HashSet<(String, String, String)>> {
         self.checked.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -555,7 +577,7 @@ async fn execute<DB: Dialect>(lease: &mut Lease<DB>, statement: Rendered) -> Res
 }
 
 /// Commits what was applied, rolls back what was not.
-async fn end<DB: Dialect>(mut lease: Lease<DB>, result: Result<Applied, FenceError>) -> Result<Applied, FenceError> {
+async fn end<DB: Dialect, T>(mut lease: Lease<DB>, result: Result<T, FenceError>) -> Result<T, FenceError> {
     if result.is_ok() {
         let committed = lease.commit().await;
         lease.rollback().await;

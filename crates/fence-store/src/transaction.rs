@@ -15,10 +15,11 @@ use crate::error::FenceError;
 use crate::lease::Lease;
 use crate::row::{Row, Upsert};
 use crate::schema::LedgerTable;
+use crate::statement::Opened;
 use crate::telemetry::record;
 use crate::write::{self, Applied};
 
-/// Marks that a transaction is still the one that was begun: it does not survive a rollback by the server.
+/// Marks that a transaction is still the one that was begun: it survives neither a commit nor a rollback.
 const SAVEPOINT: &str = "SAVEPOINT fence_store_unwatched";
 const RELEASE: &str = "RELEASE SAVEPOINT fence_store_unwatched";
 
@@ -35,7 +36,7 @@ pub struct Transaction<DB: Dialect> {
     transaction_id: i64,
     /// Why it was rolled back before its end.
     failed: Option<Failure>,
-    /// The connection was lent out, so errors may have gone by unseen.
+    /// A statement of the caller's was run, or the connection lent out: the transaction may have been ended unseen.
     unwatched: bool,
 }
 
@@ -75,7 +76,9 @@ impl<DB: Dialect> Transaction<DB> {
     /// Runs a sqlx query.
     ///
     /// # Errors
-    /// As the database reports, sorted; the transaction is rolled back then.
+    /// As the database reports, sorted; the transaction is rolled back then. [`FenceError::Statement`] before anything is
+    /// sent, and without consequence, if the statement would end the transaction: COMMIT, ROLLBACK, and on MySQL what commits
+    /// by itself, such as TRUNCATE or ALTER. What ends it unseen, as a procedure can, is noticed by [`commit`](Self::commit).
     ///
     /// # Cancel safety
     /// If the future is dropped, the transaction can only be rolled back; so do it by dropping it too.
@@ -84,7 +87,7 @@ impl<DB: Dialect> Transaction<DB> {
         query: impl Execute<'q, DB> + 'q,
     ) -> BoxFuture<'e, Result<DB::QueryResult, FenceError>> {
         Box::pin(async move {
-            self.still_open()?;
+            let query = self.admit(query).await?;
             let result = self.lease.execute(query).await;
             self.watch(result.map_err(FenceError::of_statement)).await
         })
@@ -102,7 +105,7 @@ impl<DB: Dialect> Transaction<DB> {
         query: impl Execute<'q, DB> + 'q,
     ) -> BoxFuture<'e, Result<Option<DB::Row>, FenceError>> {
         Box::pin(async move {
-            self.still_open()?;
+            let query = self.admit(query).await?;
             let result = self.lease.fetch_optional(query).await;
             self.watch(result.map_err(FenceError::of_statement)).await
         })
@@ -120,7 +123,7 @@ impl<DB: Dialect> Transaction<DB> {
         query: impl Execute<'q, DB> + 'q,
     ) -> BoxFuture<'e, Result<Vec<DB::Row>, FenceError>> {
         Box::pin(async move {
-            self.still_open()?;
+            let query = self.admit(query).await?;
             let result = self.lease.fetch_all(query).await;
             self.watch(result.map_err(FenceError::of_statement)).await
         })
@@ -135,7 +138,10 @@ impl<DB: Dialect> Transaction<DB> {
     /// As [`execute`](Self::execute).
     pub async fn run(&mut self, statement: &(impl QueryStatementWriter + Sync)) -> Result<u64, FenceError> {
         let query = DB::query(DB::FLAVOR.render(statement)?);
-        let result = self.execute(query).await?;
+        self.still_open()?;
+        // sea-query has no words that would end a transaction, so it needs no mark.
+        let result = self.lease.execute(query).await;
+        let result = self.watch(result.map_err(FenceError::of_statement)).await?;
         Ok(DB::rows_affected(&result))
     }
 
@@ -148,7 +154,9 @@ impl<DB: Dialect> Transaction<DB> {
     /// As [`execute`](Self::execute).
     pub async fn read(&mut self, statement: &(impl QueryStatementWriter + Sync)) -> Result<Vec<DB::Row>, FenceError> {
         let query = DB::query(DB::FLAVOR.render(statement)?);
-        self.fetch_all(query).await
+        self.still_open()?;
+        let result = self.lease.fetch_all(query).await;
+        self.watch(result.map_err(FenceError::of_statement)).await
     }
 
     /// Updates a row that has a fence of its own, as [`FenceStore::update`](crate::FenceStore::update) does.
@@ -192,6 +200,7 @@ impl<DB: Dialect> Transaction<DB> {
     /// # Cancel safety
     /// As [`execute`](Self::execute).
     pub async fn delete(&mut self, row: &Row) -> Result<Applied, FenceError> {
+        row.has_a_key()?;
         self.still_open()?;
         let result = write::delete_under_lock(&mut self.lease, &self.grant, row).await;
         self.watch(result).await
@@ -210,11 +219,7 @@ impl<DB: Dialect> Transaction<DB> {
     /// # Cancel safety
     /// As [`execute`](Self::execute).
     pub async fn connection(&mut self) -> Result<&mut DB::Connection, FenceError> {
-        if !self.unwatched {
-            self.execute(SAVEPOINT).await?;
-            self.unwatched = true;
-        }
-        self.still_open()?;
+        self.mark().await?;
         Ok(self.lease.unwatched())
     }
 
@@ -257,8 +262,11 @@ impl<DB: Dialect> Transaction<DB> {
     async fn try_commit(&mut self) -> Result<(), FenceError> {
         self.still_open()?;
         if self.unwatched {
-            // Fails if the server has rolled back (MySQL), or will roll back instead of committing (Postgres).
-            self.execute(RELEASE).await?;
+            // Fails if the transaction was ended by a statement, if the server has rolled back (MySQL), or will roll back
+            // instead of committing (Postgres).
+            let released = self.lease.execute(RELEASE).await;
+            // A lost answer is told as one to the commit, as nobody needs to know at which of the two it was.
+            self.watch(released.map_err(FenceError::of_commit)).await?;
         }
         match self.lease.commit().await {
             Ok(()) => Ok(()),
@@ -276,6 +284,26 @@ impl<DB: Dialect> Transaction<DB> {
     /// If the future is dropped, the rollback goes on without it.
     pub async fn rollback(mut self) {
         self.lease.rollback().await;
+    }
+
+    /// Lets a caller's statement in, unless it would end the transaction.
+    async fn admit<'q>(&mut self, query: impl Execute<'q, DB>) -> Result<Opened<DB>, FenceError> {
+        let query = Opened::new(query).map_err(FenceError::of_statement)?;
+        query.keeps_the_transaction()?;
+        self.mark().await?;
+        Ok(query)
+    }
+
+    /// Sets the savepoint by which the end notices that the transaction is still the same, before a first statement that
+    /// could end it.
+    async fn mark(&mut self) -> Result<(), FenceError> {
+        self.still_open()?;
+        if !self.unwatched {
+            let marked = self.lease.execute(SAVEPOINT).await;
+            self.watch(marked.map_err(FenceError::of_statement)).await?;
+            self.unwatched = true;
+        }
+        Ok(())
     }
 
     /// After an error: rolls back at once, so that nobody waits for locks of a transaction that will not commit.

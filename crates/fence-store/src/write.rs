@@ -104,20 +104,44 @@ pub(crate) async fn delete_under_lock<DB: Dialect>(
     Ok(Applied { rows: DB::rows_affected(&result) })
 }
 
-/// Why a claim found no row that it may raise. Within a transaction.
-pub(crate) async fn why_not_claimed<DB: Dialect>(
+/// The statements of a claim inside a transaction: what raises the fence, and what reads where the first cannot return.
+pub(crate) struct Claiming {
+    pub(crate) raise: Rendered,
+    pub(crate) read: Rendered,
+}
+
+/// Raises a row's fence and reads the row; `None` if none was raised.
+pub(crate) async fn claim<DB: Dialect>(
     lease: &mut Lease<DB>,
-    ledger: &LedgerTable,
+    raise: Rendered,
+    read: &Rendered,
+) -> sqlx::Result<Option<DB::Row>> {
+    if DB::FLAVOR != Flavor::MySql {
+        return lease.fetch_optional(DB::query(raise)).await;
+    }
+    // No UPDATE returns rows there. Between the two statements only newer holders can write, and if one does, its token is
+    // not ours and the second statement finds nothing.
+    let raised = lease.execute(DB::query(raise)).await?;
+    if DB::rows_affected(&raised) == 0 {
+        return Ok(None);
+    }
+    lease.fetch_optional(DB::query(read.clone())).await
+}
+
+/// Locks the row and claims it, or says why not. Within a transaction.
+pub(crate) async fn claim_under_lock<DB: Dialect>(
+    lease: &mut Lease<DB>,
     grant: &Grant,
     row: &Row,
-) -> Result<FenceError, FenceError> {
+    statements: &Claiming,
+) -> Result<DB::Row, FenceError> {
     match locked_fence(lease, row).await? {
-        Some(fence) => Ok(match let_pass(grant, row, fence) {
-            Err(refusal) => refusal,
-            Ok(()) => FenceError::conflict("the row appeared while it was being claimed"),
-        }),
-        None => absent(lease, ledger, grant, row).await,
+        // A claim may be repeated, whatever the rule for writes is.
+        Some(fence) => let_pass(grant, &row.clone().may_rewrite(), fence)?,
+        None => return Err(no_such_row(row)),
     }
+    let claimed = claim(lease, statements.raise.clone(), &statements.read).await;
+    claimed.map_err(FenceError::of_statement)?.ok_or_else(|| no_such_row(row))
 }
 
 /// The row's fence, read under lock, on its newest version; `None` if there is no such row.

@@ -262,6 +262,29 @@ async fn lost_answers<DB: TestDb>() {
     assert!(matches!(written, Err(FenceError::Unknown { .. })), "{written:?}");
     let again = bench.store.update(&grant, &row, &write).await;
     assert!(matches!(again, Err(FenceError::AlreadyWritten { .. })), "{again:?}");
+
+    // A claim raises the fence, so its answer is as unknown as that of a write; claiming again is right.
+    let proxy = Proxy::start(address.parse().unwrap()).await.unwrap();
+    let url = bench.url.replace(address, &proxy.address().to_string());
+    let far = FenceStore::new(pool::<DB>(&url, 1, None).await);
+    far.claim(&grant, &row, ["n"]).await.unwrap();
+    let idle = || async { if far.pool().num_idle() == 1 { Ok(()) } else { Err("in use") } };
+    eventually(DEADLINE, idle).await.unwrap();
+    proxy.set(Mode::Relay { requests, replies }).await.unwrap();
+    let cut = async {
+        let arrived = || async {
+            match bench.store.fence_of(&row).await.unwrap() {
+                Some(34) => Ok(()),
+                other => Err(format!("fence {other:?}")),
+            }
+        };
+        eventually(DEADLINE, arrived).await.unwrap();
+        proxy.set(Mode::Refuse).await.unwrap();
+    };
+    let newer = crate::support::grant(34);
+    let (claimed, ()) = tokio::join!(far.claim(&newer, &row, ["n"]), cut);
+    assert!(matches!(claimed, Err(FenceError::Unknown { .. })), "{claimed:?}");
+    bench.store.claim(&newer, &row, ["n"]).await.unwrap();
 }
 
 #[cfg(feature = "postgres")]

@@ -27,6 +27,10 @@ on_every_database! {
     an_error_that_was_passed_over_is_not_committed_mariadb
     an_error_that_was_passed_over_is_not_committed_sqlite
         => errors_passed_over;
+    a_transaction_cannot_be_ended_by_a_statement_postgres
+    a_transaction_cannot_be_ended_by_a_statement_mariadb
+    a_transaction_cannot_be_ended_by_a_statement_sqlite
+        => ended_by_a_statement;
     resources_granted_together_are_fenced_together_postgres
     resources_granted_together_are_fenced_together_mariadb
     resources_granted_together_are_fenced_together_sqlite
@@ -178,4 +182,38 @@ async fn errors_passed_over<DB: TestDb>() {
     assert_eq!(committed.is_ok(), DB::FLAVOR != Flavor::Postgres, "{committed:?}");
     let kept = i64::from(committed.is_ok());
     assert_eq!(bench.number("SELECT COUNT(*) FROM accounts").await, Some(kept));
+}
+
+/// A COMMIT by hand gives the ledger's row away; what comes after it would run outside the fence.
+async fn ended_by_a_statement<DB: TestDb>() {
+    let bench = Bench::<DB>::new(3).await;
+    bench.insert_account(1, 0).await;
+    for text in ["COMMIT", "commit", " /* now */ COMMIT", "-- now\nROLLBACK", "BEGIN", "END"] {
+        let mut old = bench.store.begin(&grant(1)).await.unwrap();
+        old.execute("UPDATE accounts SET balance = 1").await.unwrap();
+        let refused = old.execute(text).await.map(|_| ());
+        assert!(matches!(refused, Err(FenceError::Statement(_))), "{text}: {refused:?}");
+        // It did not reach the database: the transaction is as it was, and can be given up or kept.
+        old.rollback().await;
+        assert_eq!(bench.balance(1).await, Some(0), "{text}");
+    }
+    let mut old = bench.store.begin(&grant(1)).await.unwrap();
+    let refused = old.fetch_all("COMMIT").await.map(|_| ());
+    assert!(matches!(refused, Err(FenceError::Statement(_))), "{refused:?}");
+    let refused = old.fetch_optional("ROLLBACK").await.map(|_| ());
+    assert!(matches!(refused, Err(FenceError::Statement(_))), "{refused:?}");
+
+    // Savepoints are the caller's.
+    old.execute("SAVEPOINT mine").await.unwrap();
+    old.execute("UPDATE accounts SET balance = 9").await.unwrap();
+    old.execute("ROLLBACK TO SAVEPOINT mine").await.unwrap();
+    old.execute("RELEASE SAVEPOINT mine").await.unwrap();
+    old.execute("UPDATE accounts SET balance = balance + 1").await.unwrap();
+    old.commit().await.unwrap();
+    assert_eq!(bench.balance(1).await, Some(1));
+
+    // What hides from the first word is noticed at the end.
+    let mut old = bench.store.begin(&grant(1)).await.unwrap();
+    let hidden = old.execute("SELECT 1; COMMIT").await;
+    assert!(hidden.is_err() || old.commit().await.is_err());
 }

@@ -233,3 +233,89 @@ fn a_fenced_update_leaves_the_callers_last_insert_id_alone_mariadb() {
         assert_eq!(MySql::integer(&row, 0).unwrap(), Some(500));
     });
 }
+
+/// Without autocommit a statement on its own is not kept, though it was acknowledged.
+#[test]
+fn what_was_applied_is_kept_without_autocommit_mariadb() {
+    run(async {
+        let bench = Bench::<MySql>::new(2).await;
+        bench.insert_account(1, 100).await;
+        let store = bench.another(1, Some("SET autocommit = 0")).await;
+        store.update(&grant(1), &account(1), Query::update().value("balance", 1)).await.unwrap();
+        assert_eq!(bench.balance(1).await, Some(1));
+        store.upsert(&grant(2), &account(1), &Upsert::new().value("balance", 2)).await.unwrap();
+        assert_eq!(bench.balance(1).await, Some(2));
+        store.upsert(&grant(2), &account(2), &Upsert::new().value("balance", 2)).await.unwrap();
+        assert_eq!(bench.balance(2).await, Some(2));
+        let claim = store.claim(&grant(3), &account(1), ["balance"]).await.unwrap();
+        assert_eq!(bench.store.fence_of(&account(1)).await.unwrap(), Some(3));
+        assert_stale(bench.store.update(&grant(2), &account(1), Query::update().value("balance", 9)).await, 2, 3);
+        claim.update(Query::update().value("balance", 3)).await.unwrap();
+        assert_eq!(bench.balance(1).await, Some(3));
+        // A claim reads what is there now, not what an earlier look on the same connection saw.
+        store.fence_of(&account(1)).await.unwrap();
+        bench.sql("UPDATE accounts SET balance = 4 WHERE id = 1").await;
+        let claim = store.claim(&grant(3), &account(1), ["balance"]).await.unwrap();
+        assert_eq!(claim.get::<i64>("balance").unwrap(), 4);
+        claim.delete().await.unwrap();
+        assert_eq!(bench.balance(1).await, None);
+        store.claim_resources(&grant(4)).await.unwrap();
+        assert_stale(bench.store.begin(&grant(3)).await, 3, 4);
+    });
+}
+
+/// With `completion_type = CHAIN` a COMMIT opens the next transaction, and the connection would go back with it.
+#[test]
+fn what_was_applied_is_kept_after_a_chaining_commit_mariadb() {
+    run(async {
+        let bench = Bench::<MySql>::new(2).await;
+        bench.insert_account(1, 0).await;
+        let store = bench.another(1, Some("SET completion_type = 1")).await;
+        store.begin(&grant(1)).await.unwrap().commit().await.unwrap();
+        store.update(&grant(1), &account(1), Query::update().value("balance", 1)).await.unwrap();
+        assert_eq!(bench.balance(1).await, Some(1));
+        store.begin(&grant(2)).await.unwrap().rollback().await;
+        store.update(&grant(2), &account(1), Query::update().value("balance", 2)).await.unwrap();
+        assert_eq!(bench.balance(1).await, Some(2));
+    });
+}
+
+/// MySQL commits by itself before TRUNCATE and its like, and with it goes the lock on the ledger's row.
+#[test]
+fn a_statement_that_commits_by_itself_is_refused_in_a_transaction_mariadb() {
+    run(async {
+        let bench = Bench::<MySql>::new(3).await;
+        bench.insert_account(1, 0).await;
+        bench.sql("CREATE TABLE scratch (id BIGINT) ENGINE=InnoDB").await;
+        let statements = [
+            "TRUNCATE TABLE scratch",
+            "ALTER TABLE scratch ADD COLUMN n BIGINT",
+            "CREATE TABLE other (id BIGINT)",
+            "DROP TABLE scratch",
+            "RENAME TABLE scratch TO other",
+            "LOCK TABLES scratch WRITE",
+            "START TRANSACTION",
+            "SET autocommit = 1",
+            "ANALYZE TABLE scratch",
+        ];
+        for text in statements {
+            let mut transaction = bench.store.begin(&grant(1)).await.unwrap();
+            transaction.execute("UPDATE accounts SET balance = 1").await.unwrap();
+            let refused = transaction.execute(text).await;
+            assert!(matches!(refused, Err(FenceError::Statement(_))), "{text}: {refused:?}");
+            transaction.rollback().await;
+            assert_eq!(bench.balance(1).await, Some(0), "{text}");
+        }
+        // These do not.
+        let mut transaction = bench.store.begin(&grant(1)).await.unwrap();
+        transaction.execute("CREATE TEMPORARY TABLE mine (id BIGINT)").await.unwrap();
+        transaction.execute("DROP TEMPORARY TABLE mine").await.unwrap();
+        transaction.commit().await.unwrap();
+
+        // What hides from the first word is noticed at the end: nobody is told that it was kept.
+        bench.sql("CREATE PROCEDURE sneak() COMMIT").await;
+        let mut transaction = bench.store.begin(&grant(1)).await.unwrap();
+        transaction.execute("CALL sneak()").await.unwrap();
+        assert!(transaction.commit().await.is_err());
+    });
+}

@@ -1,8 +1,8 @@
 //! What only Postgres does.
 
-use fence_store::{Dialect, FenceError, FenceStore, Isolation};
+use fence_store::{Dialect, FenceError, FenceStore, Isolation, Row};
 use redlock_bench::eventually;
-use sea_query::Query;
+use sea_query::{CommonTableExpression, Query, WithClause};
 use sqlx::Postgres;
 
 use crate::ledger::crowd;
@@ -181,5 +181,36 @@ fn a_statement_dropped_while_it_waits_for_a_lock_is_undone_when_the_wait_ends() 
         assert_eq!(bench.balance(1).await, Some(5));
         execute(bench.store.pool(), "UPDATE accounts SET balance = 6").await.unwrap();
         assert_eq!(number(&observer, "SELECT balance FROM accounts").await, Some(6));
+    });
+}
+
+/// Postgres carries out what a WITH clause writes, whether the statement behind it finds a row or not.
+#[test]
+fn a_with_clause_does_not_write_past_the_fence_postgres() {
+    run(async {
+        let bench = Bench::<Postgres>::new(2).await;
+        bench.insert_account(1, 0).await;
+        bench.sql("CREATE TABLE journal (v BIGINT)").await;
+        let note = Query::insert().into_table("journal").columns(["v"]).values_panic([5.into()]).to_owned();
+        let cte = CommonTableExpression::new().query(note).table_name("noted").to_owned();
+        let mut write = Query::update().value("balance", 5).to_owned();
+        write.with_cte(WithClause::new().cte(cte).to_owned());
+        let refused = bench.store.update(&grant(5), &account(1), &write).await;
+        assert!(matches!(refused, Err(FenceError::Statement(_))), "{refused:?}");
+        assert_eq!(bench.number("SELECT COUNT(*) FROM journal").await, Some(0));
+    });
+}
+
+/// The table "a.b" and the table b of the schema a are two.
+#[test]
+fn a_dot_in_a_table_name_does_not_pass_for_a_schema_postgres() {
+    run(async {
+        let bench = Bench::<Postgres>::new(2).await;
+        bench.sql("CREATE TABLE \"a.b\" (id BIGINT PRIMARY KEY, fence_token BIGINT NOT NULL DEFAULT 0)").await;
+        bench.sql("CREATE SCHEMA a").await;
+        bench.sql("CREATE TABLE a.b (id BIGINT PRIMARY KEY, fence_token TEXT NOT NULL DEFAULT '0')").await;
+        bench.store.fence_of(&Row::new("a.b", "id", 1)).await.unwrap();
+        let unfit = bench.store.fence_of(&Row::new(("a", "b"), "id", 1)).await;
+        assert!(matches!(unfit, Err(FenceError::Column(_))), "{unfit:?}");
     });
 }

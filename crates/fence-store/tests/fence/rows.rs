@@ -1,12 +1,48 @@
 //! Rows with a fence of their own: every outcome, many at once, and what a claim is for.
 
-use fence_store::{Applied, FenceError, Upsert};
-use sea_query::{Expr, ExprTrait, Query};
+use fence_store::{Applied, FenceError, Flavor, Row, Upsert};
+use sea_query::{Alias, Expr, ExprTrait, Query};
 use tokio::task::JoinSet;
 
 use crate::support::{Bench, TestDb, account, assert_stale, grant, on_every_database};
 
 on_every_database! {
+    the_claim_of_an_absent_row_stops_older_insertions_postgres
+    the_claim_of_an_absent_row_stops_older_insertions_mariadb
+    the_claim_of_an_absent_row_stops_older_insertions_sqlite
+        => the_claim_of_an_absent_row;
+    a_key_stays_where_its_fence_is_postgres
+    a_key_stays_where_its_fence_is_mariadb
+    a_key_stays_where_its_fence_is_sqlite
+        => keys_stay;
+    a_row_without_a_key_is_refused_by_every_form_of_write_postgres
+    a_row_without_a_key_is_refused_by_every_form_of_write_mariadb
+    a_row_without_a_key_is_refused_by_every_form_of_write_sqlite
+        => null_keys;
+    a_stale_write_is_told_so_where_there_is_no_ledger_postgres
+    a_stale_write_is_told_so_where_there_is_no_ledger_mariadb
+    a_stale_write_is_told_so_where_there_is_no_ledger_sqlite
+        => no_ledger;
+    a_claim_may_ask_for_no_column_postgres
+    a_claim_may_ask_for_no_column_mariadb
+    a_claim_may_ask_for_no_column_sqlite
+        => a_claim_of_no_column;
+    a_delete_is_judged_by_the_row_as_well_as_the_ledger_postgres
+    a_delete_is_judged_by_the_row_as_well_as_the_ledger_mariadb
+    a_delete_is_judged_by_the_row_as_well_as_the_ledger_sqlite
+        => a_delete_is_judged_by_the_row;
+    a_delete_of_nothing_raises_the_ledger_postgres
+    a_delete_of_nothing_raises_the_ledger_mariadb
+    a_delete_of_nothing_raises_the_ledger_sqlite
+        => a_delete_of_nothing_raises;
+    a_condition_in_plain_text_does_not_open_the_fence_postgres
+    a_condition_in_plain_text_does_not_open_the_fence_mariadb
+    a_condition_in_plain_text_does_not_open_the_fence_sqlite
+        => conditions_in_plain_text;
+    tables_and_columns_may_have_any_name_postgres
+    tables_and_columns_may_have_any_name_mariadb
+    tables_and_columns_may_have_any_name_sqlite
+        => wild_names;
     every_outcome_of_an_update_is_told_apart_postgres
     every_outcome_of_an_update_is_told_apart_mariadb
     every_outcome_of_an_update_is_told_apart_sqlite
@@ -120,6 +156,122 @@ async fn a_claim_keeps_updates<DB: TestDb>() {
     assert!(matches!(absent, Err(FenceError::NoSuchRow { .. })), "{absent:?}");
     again.delete().await.unwrap();
     assert_eq!(bench.balance(2).await, None);
+}
+
+/// Both holders read that there is nothing, 0 that is; the old one adds 1 to it and the new one 10.
+async fn the_claim_of_an_absent_row<DB: TestDb>() {
+    let bench = Bench::<DB>::new(2).await;
+    let store = &bench.store;
+    let (old, new) = (grant(1), grant(2));
+    for holder in [&old, &new] {
+        let absent = store.claim(holder, &account(1), ["balance"]).await;
+        assert!(matches!(absent, Err(FenceError::NoSuchRow { .. })), "{absent:?}");
+    }
+    assert_stale(store.upsert(&old, &account(1), &Upsert::new().value("balance", 1)).await, 1, 2);
+    assert_stale(store.claim(&old, &account(1), ["balance"]).await, 1, 2);
+    store.upsert(&new, &account(1), &Upsert::new().value("balance", 10)).await.unwrap();
+    assert_eq!(bench.balance(1).await, Some(10));
+}
+
+/// A write that changed the key would carry the fence to another row and leave none behind.
+async fn keys_stay<DB: TestDb>() {
+    let bench = Bench::<DB>::new(2).await;
+    let deposit = Upsert::new().value("balance", 5);
+    bench.store.upsert(&grant(5), &account(1), &deposit).await.unwrap();
+    let moved = bench.store.update(&grant(7), &account(1), Query::update().value("id", 2)).await;
+    assert!(matches!(moved, Err(FenceError::Statement(_))), "{moved:?}");
+    for other_key in [deposit.clone().value("id", 2), deposit.clone().on_insert("id", 2), deposit.on_update("ID", 2)] {
+        for id in [1, 3] {
+            let refused = bench.store.upsert(&grant(7), &account(id), &other_key).await;
+            assert!(matches!(refused, Err(FenceError::Statement(_))), "{refused:?}");
+        }
+    }
+    assert_eq!(bench.number("SELECT COUNT(*) FROM accounts").await, Some(1));
+    assert_eq!(bench.store.fence_of(&account(1)).await.unwrap(), Some(5));
+}
+
+/// NULL is equal to nothing, so no write would find the row that another one has inserted.
+async fn null_keys<DB: TestDb>() {
+    let bench = Bench::<DB>::new(2).await;
+    let row = Row::new("accounts", "n", None::<i64>);
+    let refused = |result: Result<(), FenceError>| {
+        assert!(matches!(result, Err(FenceError::Statement(_))), "{result:?}");
+    };
+    refused(bench.store.upsert(&grant(1), &row, &Upsert::new().value("balance", 1)).await.map(|_| ()));
+    refused(bench.store.update(&grant(1), &row, Query::update().value("balance", 1)).await.map(|_| ()));
+    refused(bench.store.delete(&grant(1), &row).await.map(|_| ()));
+    refused(bench.store.claim(&grant(1), &row, ["balance"]).await.map(|_| ()));
+    let mut transaction = bench.store.begin(&grant(1)).await.unwrap();
+    refused(transaction.delete(&row).await.map(|_| ()));
+    refused(transaction.upsert(&row, &Upsert::new()).await.map(|_| ()));
+}
+
+/// Rows are judged by their own fences; the ledger is asked only about rows that are not there.
+async fn no_ledger<DB: TestDb>() {
+    let bench = Bench::<DB>::empty(2).await;
+    bench.sql(crate::support::ACCOUNTS).await;
+    bench.insert_account(1, 1).await;
+    let write = Query::update().value("balance", 2).to_owned();
+    bench.store.update(&grant(7), &account(1), &write).await.unwrap();
+    assert_stale(bench.store.update(&grant(5), &account(1), &write).await, 5, 7);
+    assert_stale(bench.store.claim(&grant(5), &account(1), ["n"]).await, 5, 7);
+    let absent = bench.store.update(&grant(7), &account(2), &write).await;
+    assert!(matches!(absent, Err(FenceError::SchemaMissing { .. })), "{absent:?}");
+}
+
+async fn a_claim_of_no_column<DB: TestDb>() {
+    let bench = Bench::<DB>::new(2).await;
+    bench.insert_account(1, 1).await;
+    let none: [&'static str; 0] = [];
+    bench.store.claim(&grant(3), &account(1), none).await.unwrap();
+    assert_eq!(bench.store.fence_of(&account(1)).await.unwrap(), Some(3));
+}
+
+/// The row's fence is higher than the ledger's, which never heard of the newer holder.
+async fn a_delete_is_judged_by_the_row<DB: TestDb>() {
+    let bench = Bench::<DB>::new(2).await;
+    bench.insert_account(1, 1).await;
+    bench.store.update(&grant(7), &account(1), Query::update().value("balance", 7)).await.unwrap();
+    assert_stale(bench.store.delete(&grant(5), &account(1)).await, 5, 7);
+    assert_eq!(bench.balance(1).await, Some(7));
+}
+
+async fn a_delete_of_nothing_raises<DB: TestDb>() {
+    let bench = Bench::<DB>::new(2).await;
+    let gone = bench.store.delete(&grant(7), &account(1)).await;
+    assert!(matches!(gone, Err(FenceError::NoSuchRow { .. })), "{gone:?}");
+    assert_stale(bench.store.upsert(&grant(6), &account(1), &Upsert::new().value("balance", 1)).await, 6, 7);
+}
+
+/// An OR of the caller's binds less than the fence's AND.
+async fn conditions_in_plain_text<DB: TestDb>() {
+    let bench = Bench::<DB>::new(2).await;
+    bench.insert_account(1, 100).await;
+    bench.insert_account(2, 100).await;
+    bench.store.update(&grant(7), &account(1), Query::update().value("balance", 70)).await.unwrap();
+    let late = Query::update().value("balance", 50).and_where(Expr::cust("balance = 70 OR n = 0")).to_owned();
+    assert_stale(bench.store.update(&grant(5), &account(1), &late).await, 5, 7);
+    assert_eq!((bench.balance(1).await, bench.balance(2).await), (Some(70), Some(100)));
+}
+
+async fn wild_names<DB: TestDb>() {
+    let bench = Bench::<DB>::new(2).await;
+    let quote = if DB::FLAVOR == Flavor::MySql { "`" } else { "\"" };
+    let quoted = |name: &str| format!("{quote}{}{quote}", name.replace(quote, &quote.repeat(2)));
+    for (table, fence) in [("select", "order"), ("we ird", "f\"e`n'ce"), ("T\"a`b", "Größe")] {
+        let grant = |token| crate::support::grant_of(table, token);
+        let (name, column) = (quoted(table), quoted(fence));
+        bench
+            .sql(format!("CREATE TABLE {name} (id BIGINT PRIMARY KEY, v BIGINT, {column} BIGINT NOT NULL DEFAULT 0)"))
+            .await;
+        let row = Row::new(Alias::new(table), "id", 1).fence_column(Alias::new(fence));
+        for token in [1, 2] {
+            bench.store.upsert(&grant(token), &row, &Upsert::new().value("v", token)).await.unwrap();
+        }
+        assert_stale(bench.store.update(&grant(1), &row, Query::update().value("v", 9)).await, 1, 2);
+        bench.store.claim(&grant(3), &row, ["v"]).await.unwrap();
+        bench.store.delete(&grant(4), &row).await.unwrap();
+    }
 }
 
 async fn an_upsert_tells_a_refusal<DB: TestDb>() {

@@ -87,11 +87,13 @@ async fn unfit_columns_are_refused<DB: TestDb>() {
     for (number, column) in unfit_columns(DB::FLAVOR).iter().enumerate() {
         let table = format!("by_hand_{number}");
         bench
-            .sql(format!("CREATE TABLE {table} (id BIGINT PRIMARY KEY, fence_token {column} NOT NULL DEFAULT 0)"))
+            .sql(format!(
+                "CREATE TABLE {table} (id BIGINT PRIMARY KEY, n BIGINT, fence_token {column} NOT NULL DEFAULT 0)"
+            ))
             .await;
         bench.sql(format!("INSERT INTO {table} (id) VALUES (1)")).await;
         let row = Row::new(table.clone(), "id", 1);
-        let refused = bench.store.update(&grant(1 << 40), &row, Query::update().value("id", 1)).await;
+        let refused = bench.store.update(&grant(1 << 40), &row, Query::update().value("n", 1)).await;
         assert!(matches!(refused, Err(FenceError::Column(ColumnProblem::Type { .. }))), "{column}: {refused:?}");
         assert!(refused.unwrap_err().to_string().contains("BIGINT"));
         let untouched = format!("SELECT COUNT(*) FROM {table} WHERE fence_token = '0'");
