@@ -24,6 +24,14 @@ pub enum Flavor {
     Sqlite,
 }
 
+/// Postgres waits for a lock without end unless told otherwise, so a holder that is frozen in a transaction would keep the
+/// next one waiting for as long. Ten seconds for this transaction, where the session or the role has no limit of its own.
+macro_rules! postgres_lock_timeout {
+    () => {
+        "SELECT set_config('lock_timeout', '10s', true) WHERE current_setting('lock_timeout') = '0'"
+    };
+}
+
 impl Flavor {
     /// Renders a statement with its values apart, ready to be run.
     ///
@@ -60,9 +68,15 @@ impl Flavor {
     /// only.
     pub(crate) fn begin(self, isolation: Isolation) -> &'static [&'static str] {
         match (self, isolation) {
-            (Self::Postgres, Isolation::ReadCommitted) => &["BEGIN ISOLATION LEVEL READ COMMITTED"],
-            (Self::Postgres, Isolation::RepeatableRead) => &["BEGIN ISOLATION LEVEL REPEATABLE READ"],
-            (Self::Postgres, Isolation::Serializable) => &["BEGIN ISOLATION LEVEL SERIALIZABLE"],
+            (Self::Postgres, Isolation::ReadCommitted) => {
+                &[concat!("BEGIN ISOLATION LEVEL READ COMMITTED; ", postgres_lock_timeout!())]
+            }
+            (Self::Postgres, Isolation::RepeatableRead) => {
+                &[concat!("BEGIN ISOLATION LEVEL REPEATABLE READ; ", postgres_lock_timeout!())]
+            }
+            (Self::Postgres, Isolation::Serializable) => {
+                &[concat!("BEGIN ISOLATION LEVEL SERIALIZABLE; ", postgres_lock_timeout!())]
+            }
             (Self::MySql, Isolation::ReadCommitted) => {
                 &["SET completion_type = 'NO_CHAIN'; ROLLBACK; SET TRANSACTION ISOLATION LEVEL READ COMMITTED", "BEGIN"]
             }
@@ -295,7 +309,10 @@ mod tests {
             [(ReadCommitted, "READ COMMITTED"), (RepeatableRead, "REPEATABLE READ"), (Serializable, "SERIALIZABLE")]
         {
             let level = ["ISOLATION LEVEL", name].join(" ");
-            assert_eq!(Flavor::Postgres.begin(isolation), [["BEGIN", &level].join(" ")]);
+            assert_eq!(
+                Flavor::Postgres.begin(isolation),
+                [["BEGIN ", &level, "; ", postgres_lock_timeout!()].concat()]
+            );
             let set = ["SET completion_type = 'NO_CHAIN'; ROLLBACK; SET TRANSACTION", &level].join(" ");
             assert_eq!(Flavor::MySql.begin(isolation), [set.as_str(), "BEGIN"]);
             // Never a plain BEGIN: some transactions of ours look first and write later.

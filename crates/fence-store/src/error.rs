@@ -22,7 +22,10 @@ pub enum FenceError {
 
     /// The row carries this very token: this grant has written it before. After an unknown outcome this is good news;
     /// otherwise let the row be rewritten ([`Row::may_rewrite`](crate::Row::may_rewrite)). Nothing was written now.
-    #[error("{target} was already written under token {token}")]
+    #[error(
+        "{target} was already written under token {token}: after an unknown outcome, all is well; if this is a second, \
+         intended write, go through the claim, or use Row::may_rewrite"
+    )]
     AlreadyWritten {
         /// The token of the grant.
         token: FencingToken,
@@ -73,7 +76,7 @@ pub enum FenceError {
 
     /// Anything else that the database or the connection to it reported. Nothing was written; an open transaction was
     /// rolled back.
-    #[error("the database reported an error")]
+    #[error("the database reported an error: {source}")]
     Database {
         /// What it reported.
         source: sqlx::Error,
@@ -84,7 +87,23 @@ pub enum FenceError {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ColumnProblem {
-    /// There is no such column, or no such table.
+    /// The table's engine knows neither transactions nor row locks, so a rollback keeps what was written.
+    #[error("{table} is kept by {found}, which cannot roll back: ALTER TABLE ... ENGINE=InnoDB")]
+    Engine {
+        /// The table.
+        table: String,
+        /// The engine.
+        found: String,
+    },
+    /// No unique key holds this column alone and in full, so that each token would get a row of its own.
+    #[error("{table}.{column} has no unique key of its own: make it the primary key")]
+    NotUnique {
+        /// The table.
+        table: String,
+        /// The column.
+        column: String,
+    },
+    /// There is no such column.
     #[error("{table} has no column {column}: add it as BIGINT NOT NULL DEFAULT 0")]
     Missing {
         /// The table.
@@ -159,6 +178,18 @@ pub enum StatementProblem {
     /// Its condition was built with `and_or_where`, to which sea-query can add nothing.
     #[error("the statement's condition comes from and_or_where, which cannot be fenced: use cond_where or and_where")]
     ChainedCondition,
+    /// The key names several rows, so that one fence would speak for others.
+    #[error("the key names several rows of {table}: use a unique key, with values of the columns' own types")]
+    KeyOfSeveralRows {
+        /// The table.
+        table: String,
+    },
+    /// A trigger of the table took the statement and did something else.
+    #[error("a trigger of {table} kept the row from being written: fence the table that it writes to")]
+    Suppressed {
+        /// The table.
+        table: String,
+    },
     /// An unsigned value that the database's signed 64-bit integers cannot hold.
     #[error("the value {value} does not fit a signed 64-bit integer: bind it as text, bytes or a decimal")]
     UnsignedTooLarge {

@@ -62,7 +62,17 @@ impl<DB: Dialect> Lease<DB> {
             return;
         }
         self.in_flight = true;
-        let result = DB::rollback(self.connection()).await;
+        let mut result = DB::rollback(self.connection()).await;
+        if DB::FLAVOR == Flavor::Sqlite
+            && result.as_ref().is_err_and(|error| error.to_string().contains("no transaction"))
+        {
+            // SQLite has rolled back by itself (INSERT OR ROLLBACK, a full disk), and sqlx counts a transaction still. One
+            // that it can end brings the two together; closing the connection would lose a database in memory.
+            result = DB::execute(self.connection(), "BEGIN").await.map(|_| ());
+            if result.is_ok() {
+                result = DB::rollback(self.connection()).await;
+            }
+        }
         self.in_flight = false;
         self.open = result.is_err();
         self.broken |= result.is_err();

@@ -167,6 +167,48 @@ pub(crate) fn display(table: &TableName) -> String {
     }
 }
 
+/// Asks the catalog whether there is such a table, and for its storage engine, where there is a choice.
+pub(crate) fn describe_table(flavor: Flavor, table: &TableName) -> Rendered {
+    let schema: Value = table.0.as_ref().map(|schema| schema.1.to_string()).unwrap_or_default().into();
+    let table: Value = table.1.to_string().into();
+    match flavor {
+        Flavor::Postgres => Flavor::fixed(
+            "SELECT NULL::text FROM pg_catalog.pg_class WHERE oid = \
+             to_regclass(CASE WHEN $1 = '' THEN '' ELSE quote_ident($1) || '.' END || quote_ident($2))",
+            [schema, table],
+        ),
+        Flavor::MySql => Flavor::fixed(
+            "SELECT CAST(engine AS CHAR) FROM information_schema.tables \
+             WHERE table_schema = COALESCE(NULLIF(?, ''), DATABASE()) AND table_name = ?",
+            [schema, table],
+        ),
+        Flavor::Sqlite => {
+            Flavor::fixed("SELECT NULL FROM pragma_table_info(?, NULLIF(?, '')) LIMIT 1", [table, schema])
+        }
+    }
+}
+
+/// Asks MySQL's catalog for a unique key of this column alone, and of the whole of it.
+pub(crate) fn find_unique_key(table: &TableName, column: &str) -> Rendered {
+    let schema: Value = table.0.as_ref().map(|schema| schema.1.to_string()).unwrap_or_default().into();
+    Flavor::fixed(
+        "SELECT MIN(index_name) FROM information_schema.statistics \
+         WHERE table_schema = COALESCE(NULLIF(?, ''), DATABASE()) AND table_name = ? AND non_unique = 0 \
+         GROUP BY index_name HAVING COUNT(*) = 1 AND MIN(column_name) = ? AND MIN(sub_part) IS NULL",
+        [schema, table.1.to_string().into(), column.into()],
+    )
+}
+
+/// Whether a table's storage engine has transactions and row locks. A view has none of its own.
+pub(crate) fn judge_engine(flavor: Flavor, table: &str, engine: Option<&str>) -> Result<(), ColumnProblem> {
+    match engine {
+        Some(found) if flavor == Flavor::MySql && !found.eq_ignore_ascii_case("InnoDB") => {
+            Err(ColumnProblem::Engine { table: table.to_owned(), found: found.to_owned() })
+        }
+        _ => Ok(()),
+    }
+}
+
 /// Asks the catalog for a column's type, whether it may be NULL ("YES" or "NO"), and its default, all as text.
 pub(crate) fn describe_column(flavor: Flavor, table: &TableName, column: &str) -> Rendered {
     let schema: Value = table.0.as_ref().map(|schema| schema.1.to_string()).unwrap_or_default().into();

@@ -15,7 +15,10 @@ use crate::error::{ColumnProblem, FenceError};
 use crate::lease::Lease;
 use crate::ledger;
 use crate::row::{Row, Upsert};
-use crate::schema::{LedgerTable, POSTGRES_INSTALL_LOCK, TOKEN, describe_column, display, judge_column};
+use crate::schema::{
+    LedgerTable, POSTGRES_INSTALL_LOCK, RESOURCE, TOKEN, TRANSACTION_ID, describe_column, describe_table, display,
+    find_unique_key, judge_column, judge_engine,
+};
 use crate::telemetry::record;
 use crate::transaction::{Settled, Ticket, Transaction};
 use crate::write::{self, Applied};
@@ -70,8 +73,11 @@ impl<DB: Dialect> FenceStore<DB> {
     /// # Cancel safety
     /// Dropping the future closes what was opened.
     pub async fn connect(url: &str) -> Result<Self, FenceError> {
-        let pool = Pool::connect(url).await.map_err(|source| FenceError::Database { source })?;
-        Ok(Self::new(pool))
+        // One connection first: the pool would go on trying for 30 s and then tell of the time-out alone.
+        let database = |source| FenceError::Database { source };
+        let connection = <DB::Connection as sqlx::Connection>::connect(url).await.map_err(database)?;
+        sqlx::Connection::close(connection).await.map_err(database)?;
+        Ok(Self::new(Pool::connect(url).await.map_err(database)?))
     }
 
     /// The pool.
@@ -91,6 +97,11 @@ impl<DB: Dialect> FenceStore<DB> {
     /// If the future is dropped the table may or may not have been created; installing again is right.
     pub async fn install_schema(&self) -> Result<(), FenceError> {
         let mut lease = self.lease().await?;
+        match self.check_ledger(&mut lease).await {
+            Err(FenceError::SchemaMissing { .. }) => {}
+            // Nothing to do, which takes no right to create tables; or something that creating would not mend.
+            result => return result,
+        }
         // MySQL commits on its own around a CREATE TABLE, and takes a lock on the name.
         let in_transaction = DB::FLAVOR != Flavor::MySql;
         if in_transaction {
@@ -110,7 +121,7 @@ impl<DB: Dialect> FenceStore<DB> {
     /// Checks that a table has a column that can hold tokens: signed 64-bit, NOT NULL, DEFAULT 0.
     ///
     /// # Errors
-    /// [`FenceError::Column`] says what to change.
+    /// [`FenceError::Column`] says what to change, [`FenceError::SchemaMissing`] that there is no such table.
     ///
     /// # Cancel safety
     /// Reads only.
@@ -302,8 +313,8 @@ impl<DB: Dialect> FenceStore<DB> {
 
     /// What became of a transaction whose commit got no answer.
     ///
-    /// Waits until no transaction on the resource is open any more, so the answer is final. Ask before the same grant
-    /// writes through the ledger again; its next transaction replaces the mark that is looked for.
+    /// Waits until no transaction on the resource is open any more, so the answer is final. Another transaction under the
+    /// same grant leaves a mark in the same place; where such a one is found, the answer is [`Settled::Undecided`].
     ///
     /// # Errors
     /// [`FenceError::Conflict`] if the transaction is open for longer than the database waits, and other database errors.
@@ -319,6 +330,7 @@ impl<DB: Dialect> FenceStore<DB> {
         Ok(match entry? {
             Some(entry) if entry.transaction_id == ticket.transaction_id => Settled::Committed,
             Some(entry) if ticket.token.get() < entry.token => Settled::Superseded { highest: entry.token },
+            Some(entry) if ticket.token.get() == entry.token => Settled::Undecided,
             _ => Settled::NotCommitted,
         })
     }
@@ -475,23 +487,27 @@ impl<DB: Dialect> FenceStore<DB> {
 
     async fn check_ledger(&self, lease: &mut Lease<DB>) -> Result<(), FenceError> {
         let table = self.ledger.table_name();
-        match self.check_once(lease, &table, TOKEN).await {
-            Err(FenceError::Column(ColumnProblem::Missing { table, .. })) => {
-                Err(FenceError::SchemaMissing { table, source: None })
+        self.check_once(lease, &table, TRANSACTION_ID).await?;
+        if !self.is_checked(&table, TOKEN) && DB::FLAVOR == Flavor::MySql {
+            // Elsewhere the raise fails without one. Here it would insert a row for each token and refuse nobody.
+            let query = DB::query(find_unique_key(&table, RESOURCE));
+            if lease.fetch_optional(query).await.map_err(FenceError::of_statement)?.is_none() {
+                return Err(ColumnProblem::NotUnique { table: display(&table), column: RESOURCE.to_owned() }.into());
             }
-            result => result,
         }
+        self.check_once(lease, &table, TOKEN).await
     }
 
     async fn check_once(&self, lease: &mut Lease<DB>, table: &TableName, column: &str) -> Result<(), FenceError> {
-        let schema = table.0.as_ref().map(|schema| schema.1.to_string()).unwrap_or_default();
-        let key = (schema, table.1.to_string(), column.to_owned());
-        if self.checked().contains(&key) {
-            return Ok(());
+        if !self.is_checked(table, column) {
+            check_column(lease, table, column).await?;
+            self.checked().insert(check_key(table, column));
         }
-        check_column(lease, table, column).await?;
-        self.checked().insert(key);
         Ok(())
+    }
+
+    fn is_checked(&self, table: &TableName, column: &str) -> bool {
+        self.checked().contains(&check_key(table, column))
     }
 
     fn checked(&self) -> std::sync::MutexGuard<'_, HashSet<(String, String, String)>> {
@@ -568,6 +584,11 @@ impl<DB: Dialect> fmt::Debug for Claim<DB> {
     }
 }
 
+fn check_key(table: &TableName, column: &str) -> (String, String, String) {
+    let schema = table.0.as_ref().map(|schema| schema.1.to_string()).unwrap_or_default();
+    (schema, table.1.to_string(), column.to_owned())
+}
+
 async fn begin<DB: Dialect>(lease: &mut Lease<DB>, isolation: Isolation) -> Result<(), FenceError> {
     lease.begin(isolation).await.map_err(FenceError::of_statement)
 }
@@ -589,6 +610,13 @@ async fn end<DB: Dialect, T>(mut lease: Lease<DB>, result: Result<T, FenceError>
 }
 
 async fn check_column<DB: Dialect>(lease: &mut Lease<DB>, table: &TableName, column: &str) -> Result<(), FenceError> {
+    let query = DB::query(describe_table(DB::FLAVOR, table));
+    let found = lease.fetch_optional(query).await.map_err(FenceError::of_statement)?;
+    let Some(found) = found else {
+        return Err(FenceError::SchemaMissing { table: display(table), source: None });
+    };
+    let engine = DB::text(&found, 0).map_err(|source| FenceError::Database { source })?;
+    judge_engine(DB::FLAVOR, &display(table), engine.as_deref())?;
     let query = DB::query(describe_column(DB::FLAVOR, table, column));
     let found = lease.fetch_optional(query).await.map_err(FenceError::of_statement)?;
     let Some(found) = found else {

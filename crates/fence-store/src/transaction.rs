@@ -61,6 +61,10 @@ pub enum Settled {
     Committed,
     /// It was rolled back: run it again while the lock is held.
     NotCommitted,
+    /// The mark in the ledger is of another transaction under the same grant. If that one came before, this one was not
+    /// kept; if it came after, the trace is gone. Look at what it should have written, or keep to one transaction at a time
+    /// and settle it before the next.
+    Undecided,
     /// A newer holder has been here since, and the trace is gone. The newer holder saw whatever was committed.
     Superseded {
         /// The newer holder's token.

@@ -19,7 +19,7 @@ use redlock_core::Grant;
 use sqlx::error::ErrorKind;
 
 use crate::dialect::{Dialect, Flavor, Rendered};
-use crate::error::FenceError;
+use crate::error::{FenceError, StatementProblem};
 use crate::lease::Lease;
 use crate::ledger;
 use crate::row::{Judgement, Row, Upsert};
@@ -78,6 +78,11 @@ pub(crate) async fn upsert_under_lock<DB: Dialect>(
     let rewrite = DB::FLAVOR.render(&row.update(token, &upsert.as_update())?)?;
     for look in 1..=INSERT_LOOKS_MAX {
         if let Some(fence) = locked_fence(lease, row).await? {
+            if 1 < look && fence == token.get() {
+                // Absent a moment ago, and nobody else can write this token while the ledger is locked: this is the row
+                // that was inserted here, and a trigger that put it elsewhere kept the insertion from being counted.
+                return Ok(Applied { rows: 1 });
+            }
             let_pass(grant, row, fence)?;
             let updated = update(lease, rewrite).await.map_err(FenceError::of_statement)?;
             return updated.ok_or_else(|| no_such_row(row));
@@ -101,7 +106,11 @@ pub(crate) async fn delete_under_lock<DB: Dialect>(
     }
     let statement = DB::FLAVOR.render(&row.delete())?;
     let result = lease.execute(DB::query(statement)).await.map_err(FenceError::of_statement)?;
-    Ok(Applied { rows: DB::rows_affected(&result) })
+    match DB::rows_affected(&result) {
+        // It is there and locked, so something of the table's own keeps it.
+        0 => Err(StatementProblem::Suppressed { table: display(row.table()) }.into()),
+        rows => Ok(Applied { rows }),
+    }
 }
 
 /// The statements of a claim inside a transaction: what raises the fence, and what reads where the first cannot return.
@@ -148,12 +157,11 @@ pub(crate) async fn claim_under_lock<DB: Dialect>(
 async fn locked_fence<DB: Dialect>(lease: &mut Lease<DB>, row: &Row) -> Result<Option<i64>, FenceError> {
     let statement = DB::FLAVOR.render(&row.lock())?;
     let rows = lease.fetch_all(DB::query(statement)).await.map_err(FenceError::of_statement)?;
-    let mut highest = None;
-    for row in &rows {
-        let fence = DB::integer(row, 0).map_err(|source| FenceError::Database { source })?;
-        highest = highest.max(fence);
+    match rows.as_slice() {
+        [] => Ok(None),
+        [found] => DB::integer(found, 0).map_err(|source| FenceError::Database { source }),
+        _ => Err(StatementProblem::KeyOfSeveralRows { table: display(row.table()) }.into()),
     }
-    Ok(highest)
 }
 
 fn let_pass(grant: &Grant, row: &Row, fence: i64) -> Result<(), FenceError> {

@@ -1,6 +1,6 @@
 //! What only MySQL and MariaDB do.
 
-use fence_store::{Dialect, FenceError, Isolation, Upsert};
+use fence_store::{ColumnProblem, Dialect, FenceError, FenceStore, Isolation, LedgerTable, Row, Settled, Upsert};
 use sea_query::{Expr, ExprTrait, Query};
 use sqlx::MySql;
 
@@ -317,5 +317,65 @@ fn a_statement_that_commits_by_itself_is_refused_in_a_transaction_mariadb() {
         let mut transaction = bench.store.begin(&grant(1)).await.unwrap();
         transaction.execute("CALL sneak()").await.unwrap();
         assert!(transaction.commit().await.is_err());
+    });
+}
+
+/// MyISAM keeps what was rolled back, and a key of a part of the name takes two resources for one.
+#[test]
+fn tables_that_cannot_roll_back_are_refused_mariadb() {
+    run(async {
+        let bench = Bench::<MySql>::new(3).await;
+        bench.sql("ALTER TABLE accounts ENGINE=MyISAM").await;
+        bench.insert_account(1, 0).await;
+        let refused = bench.store.update(&grant(1), &account(1), Query::update().value("balance", 1)).await;
+        assert!(matches!(refused, Err(FenceError::Column(ColumnProblem::Engine { .. }))), "{refused:?}");
+        let columns = "resource varbinary(1024) NOT NULL, token bigint NOT NULL DEFAULT 0, \
+                       transaction_id bigint NOT NULL DEFAULT 0, raised_at datetime(6) NOT NULL";
+        for (name, rest) in [
+            ("myisam", ", PRIMARY KEY (resource(900))) ENGINE=MyISAM"),
+            ("partial", ", PRIMARY KEY (resource(9)))"),
+            ("keyless", ", KEY (resource))"),
+            ("wide", ", UNIQUE KEY (resource, token))"),
+        ] {
+            bench.sql(format!("CREATE TABLE {name} ({columns}{rest}")).await;
+            let ledger = LedgerTable::new(name).unwrap();
+            let store = FenceStore::with_ledger(bench.store.pool().clone(), ledger);
+            let refused = store.install_schema().await;
+            assert!(matches!(refused, Err(FenceError::Column(_))), "{name}: {refused:?}");
+            assert!(store.begin(&grant(1)).await.is_err(), "{name}");
+        }
+    });
+}
+
+/// A number compared with text makes numbers of the texts: 0 is equal to every name.
+#[test]
+fn a_key_of_another_type_that_names_several_rows_is_refused_mariadb() {
+    run(async {
+        let bench = Bench::<MySql>::new(3).await;
+        bench.sql("CREATE TABLE codes (code VARCHAR(20) PRIMARY KEY, fence_token BIGINT NOT NULL DEFAULT 0)").await;
+        bench.sql("INSERT INTO codes (code) VALUES ('a'), ('b'), ('c')").await;
+        let refused = bench.store.delete(&grant(1), &Row::new("codes", "code", 0)).await;
+        assert!(matches!(refused, Err(FenceError::Statement(_))), "{refused:?}");
+        assert_eq!(bench.number("SELECT COUNT(*) FROM codes").await, Some(3));
+    });
+}
+
+/// A session that is ended from outside takes its transaction with it, and says so.
+#[test]
+fn a_killed_session_leaves_nothing_behind_mariadb() {
+    run(async {
+        let bench = Bench::<MySql>::new(2).await;
+        bench.insert_account(1, 0).await;
+        let far = bench.another(1, None).await;
+        let mut transaction = far.begin(&grant(1)).await.unwrap();
+        transaction.execute("UPDATE accounts SET balance = 1").await.unwrap();
+        let row = transaction.fetch_optional("SELECT CAST(CONNECTION_ID() AS SIGNED)").await.unwrap().unwrap();
+        let id = MySql::integer(&row, 0).unwrap().unwrap();
+        let ticket = transaction.ticket();
+        bench.sql(format!("KILL {id}")).await;
+        let committed = transaction.commit().await;
+        assert!(matches!(committed, Err(FenceError::Unknown { .. })), "{committed:?}");
+        assert_eq!(bench.store.settle(&ticket).await.unwrap(), Settled::NotCommitted);
+        far.update(&grant(2), &account(1), Query::update().value("balance", 1)).await.unwrap();
     });
 }

@@ -1,6 +1,6 @@
 //! What only Postgres does.
 
-use fence_store::{Dialect, FenceError, FenceStore, Isolation, Row};
+use fence_store::{Dialect, FenceError, FenceStore, Isolation, Row, Upsert};
 use redlock_bench::eventually;
 use sea_query::{CommonTableExpression, Query, WithClause};
 use sqlx::Postgres;
@@ -212,5 +212,79 @@ fn a_dot_in_a_table_name_does_not_pass_for_a_schema_postgres() {
         bench.store.fence_of(&Row::new("a.b", "id", 1)).await.unwrap();
         let unfit = bench.store.fence_of(&Row::new(("a", "b"), "id", 1)).await;
         assert!(matches!(unfit, Err(FenceError::Column(_))), "{unfit:?}");
+    });
+}
+
+#[test]
+fn a_delete_that_a_trigger_suppresses_is_not_told_applied_postgres() {
+    run(async {
+        let bench = Bench::<Postgres>::new(2).await;
+        bench.insert_account(1, 5).await;
+        bench.sql("CREATE FUNCTION keep() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'").await;
+        bench.sql("CREATE TRIGGER keep BEFORE DELETE ON accounts FOR EACH ROW EXECUTE FUNCTION keep()").await;
+        let kept = bench.store.delete(&grant(1), &account(1)).await;
+        assert!(matches!(kept, Err(FenceError::Statement(_))), "{kept:?}");
+        assert_eq!(bench.balance(1).await, Some(5));
+    });
+}
+
+/// The insertion goes to another table, seen through this one, and is not counted.
+#[test]
+fn an_insertion_that_a_trigger_redirects_is_told_and_kept_postgres() {
+    run(async {
+        let bench = Bench::<Postgres>::new(2).await;
+        bench.sql("CREATE TABLE part () INHERITS (accounts)").await;
+        bench.sql("ALTER TABLE part ADD PRIMARY KEY (id)").await;
+        bench
+            .sql(
+                "CREATE FUNCTION redirect() RETURNS trigger LANGUAGE plpgsql AS \
+                 'BEGIN INSERT INTO part VALUES (NEW.*); RETURN NULL; END'",
+            )
+            .await;
+        bench.sql("CREATE TRIGGER r BEFORE INSERT ON accounts FOR EACH ROW EXECUTE FUNCTION redirect()").await;
+        for (id, row) in [(1, account(1)), (2, account(2).may_rewrite())] {
+            let upsert = Upsert::new().on_insert("balance", 5).on_update("balance", 99);
+            bench.store.upsert(&grant(1), &row, &upsert).await.unwrap();
+            assert_eq!(bench.balance(id).await, Some(5));
+        }
+    });
+}
+
+/// A holder that is frozen in a transaction keeps the next one waiting, but not for ever.
+#[test]
+fn a_transaction_waits_for_locks_within_a_limit_postgres() {
+    run(async {
+        let bench = Bench::<Postgres>::new(3).await;
+        let limit = async |transaction: &mut fence_store::Transaction<Postgres>| {
+            let row = transaction.fetch_optional("SELECT current_setting('lock_timeout')").await.unwrap().unwrap();
+            Postgres::text(&row, 0).unwrap().unwrap()
+        };
+        let mut frozen = bench.store.begin(&grant(1)).await.unwrap();
+        assert_eq!(limit(&mut frozen).await, "10s");
+        let impatient = bench.another(1, Some("SET lock_timeout = '200ms'")).await;
+        let waited = impatient.begin(&grant(2)).await;
+        assert!(waited.as_ref().is_err_and(FenceError::is_conflict), "{waited:?}");
+        drop(frozen);
+        let mut next = impatient.begin(&grant(2)).await.unwrap();
+        assert_eq!(limit(&mut next).await, "200ms");
+        next.commit().await.unwrap();
+        // For the transaction only.
+        let mut connection = bench.store.pool().acquire().await.unwrap();
+        let row = Postgres::fetch_optional(&mut connection, "SELECT current_setting('lock_timeout')").await.unwrap();
+        assert_eq!(Postgres::text(&row.unwrap(), 0).unwrap().unwrap(), "0");
+    });
+}
+
+#[test]
+fn installing_what_is_there_takes_no_rights_postgres() {
+    run(async {
+        let bench = Bench::<Postgres>::new(2).await;
+        let name = bench.url.rsplit('/').next().unwrap();
+        bench.sql(format!("CREATE ROLE role_{name}")).await;
+        bench.sql(format!("GRANT SELECT, INSERT, UPDATE ON fence_ledger TO role_{name}")).await;
+        let first: &'static str = Box::leak(format!("SET ROLE role_{name}").into_boxed_str());
+        let low = bench.another(1, Some(first)).await;
+        low.install_schema().await.unwrap();
+        low.claim_resources(&grant(1)).await.unwrap();
     });
 }

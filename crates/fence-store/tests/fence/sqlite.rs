@@ -187,3 +187,19 @@ fn every_write_that_a_reader_keeps_from_committing_is_a_conflict_sqlite() {
         store.claim_resources(&grant(3)).await.unwrap();
     });
 }
+
+/// SQLite ends a transaction by itself then; the connection is as good as before.
+#[test]
+fn a_transaction_that_sqlite_rolled_back_does_not_lose_a_database_in_memory() {
+    run(async {
+        let store = FenceStore::new(pool::<Sqlite>("sqlite::memory:", 1, None).await);
+        store.install_schema().await.unwrap();
+        execute(store.pool(), "CREATE TABLE t (id INTEGER PRIMARY KEY)").await.unwrap();
+        let mut transaction = store.begin(&grant(1)).await.unwrap();
+        transaction.execute("INSERT INTO t VALUES (1)").await.unwrap();
+        assert!(transaction.execute("INSERT OR ROLLBACK INTO t VALUES (1)").await.is_err());
+        assert!(transaction.commit().await.is_err());
+        store.claim_resources(&grant(2)).await.unwrap();
+        assert_eq!(number(store.pool(), "SELECT COUNT(*) FROM t").await, Some(0));
+    });
+}

@@ -19,6 +19,10 @@ on_every_database! {
     b57_a_token_that_does_not_fit_the_column_is_refused_mariadb
     b57_a_token_that_does_not_fit_the_column_is_refused_sqlite
         => unfit_columns_are_refused;
+    names_with_wide_and_empty_characters_are_told_apart_postgres
+    names_with_wide_and_empty_characters_are_told_apart_mariadb
+    names_with_wide_and_empty_characters_are_told_apart_sqlite
+        => wide_names;
     resources_are_told_apart_byte_by_byte_postgres
     resources_are_told_apart_byte_by_byte_mariadb
     resources_are_told_apart_byte_by_byte_sqlite
@@ -114,7 +118,7 @@ async fn unfit_columns_are_refused<DB: TestDb>() {
     let missing = bench.store.check_table("accounts", "no_such_column").await;
     assert!(matches!(missing, Err(FenceError::Column(ColumnProblem::Missing { .. }))));
     let missing = bench.store.check_table("no_such_table", "fence_token").await;
-    assert!(matches!(missing, Err(FenceError::Column(ColumnProblem::Missing { .. }))));
+    assert!(matches!(missing, Err(FenceError::SchemaMissing { .. })), "{missing:?}");
     bench.store.check_table("accounts", "fence_token").await.unwrap();
 }
 
@@ -149,4 +153,23 @@ async fn the_ledger_passes_its_own_check<DB: TestDb>() {
     let store = FenceStore::with_ledger(bench.store.pool().clone(), other);
     assert!(matches!(store.install_schema().await, Err(FenceError::Column(_))));
     assert!(matches!(store.begin(&grant(1)).await, Err(FenceError::Column(_))));
+    bench.sql("CREATE TABLE hollow (resource VARCHAR(100) PRIMARY KEY)").await;
+    let hollow = fence_store::LedgerTable::new("hollow").unwrap();
+    let store = FenceStore::with_ledger(bench.store.pool().clone(), hollow);
+    assert!(matches!(store.install_schema().await, Err(FenceError::Column(ColumnProblem::Missing { .. }))));
+}
+
+async fn wide_names<DB: TestDb>() {
+    let bench = Bench::<DB>::new(2).await;
+    let names = match DB::FLAVOR {
+        // It cannot store a NUL, and says so.
+        Flavor::Postgres => vec!["🦀", "🦀 ", "é", "e\u{301}"],
+        _ => vec!["🦀", "a\0b", "a\0c", "a", "a\0"],
+    };
+    for (name, token) in names.iter().zip(1..) {
+        bench.store.claim_resources(&grant_of(name, token)).await.unwrap();
+    }
+    for (name, token) in names.iter().zip(1..) {
+        assert_eq!(bench.store.highest_token(&Resource::new(name).unwrap()).await.unwrap(), Some(token), "{name:?}");
+    }
 }
