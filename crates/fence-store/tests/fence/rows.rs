@@ -1,7 +1,7 @@
 //! Rows with a fence of their own: every outcome, many at once, and what a claim is for.
 
 use fence_store::{Applied, FenceError, Flavor, Row, Upsert};
-use sea_query::{Alias, Expr, ExprTrait, Query};
+use sea_query::{Alias, Expr, ExprTrait, LogicalChainOper, Query};
 use tokio::task::JoinSet;
 
 use crate::support::{Bench, TestDb, account, assert_stale, grant, on_every_database};
@@ -23,6 +23,14 @@ on_every_database! {
     a_stale_write_is_told_so_where_there_is_no_ledger_mariadb
     a_stale_write_is_told_so_where_there_is_no_ledger_sqlite
         => no_ledger;
+    a_statement_for_another_table_is_refused_postgres
+    a_statement_for_another_table_is_refused_mariadb
+    a_statement_for_another_table_is_refused_sqlite
+        => another_table;
+    a_chained_condition_is_refused_and_not_a_panic_postgres
+    a_chained_condition_is_refused_and_not_a_panic_mariadb
+    a_chained_condition_is_refused_and_not_a_panic_sqlite
+        => chained_condition;
     a_claim_may_ask_for_no_column_postgres
     a_claim_may_ask_for_no_column_mariadb
     a_claim_may_ask_for_no_column_sqlite
@@ -217,6 +225,31 @@ async fn no_ledger<DB: TestDb>() {
     assert_stale(bench.store.claim(&grant(5), &account(1), ["n"]).await, 5, 7);
     let absent = bench.store.update(&grant(7), &account(2), &write).await;
     assert!(matches!(absent, Err(FenceError::SchemaMissing { .. })), "{absent:?}");
+}
+
+async fn another_table<DB: TestDb>() {
+    let bench = Bench::<DB>::new(2).await;
+    bench.insert_account(1, 0).await;
+    let other = Query::update().table("other").value("balance", 5).to_owned();
+    let refused = bench.store.update(&grant(1), &account(1), &other).await;
+    assert!(matches!(refused, Err(FenceError::Statement(_))), "{refused:?}");
+    let mut transaction = bench.store.begin(&grant(1)).await.unwrap();
+    assert!(matches!(transaction.update(&account(1), &other).await, Err(FenceError::Statement(_))));
+    assert_eq!(bench.balance(1).await, Some(0));
+    drop(transaction);
+    bench.store.update(&grant(1), &account(1), Query::update().table("accounts").value("balance", 5)).await.unwrap();
+    assert_eq!(bench.balance(1).await, Some(5));
+}
+
+/// sea-query keeps chains apart from trees of conditions, and panics where one is added to the other.
+async fn chained_condition<DB: TestDb>() {
+    let bench = Bench::<DB>::new(2).await;
+    bench.insert_account(1, 0).await;
+    let chained = LogicalChainOper::Or(Expr::col("n").eq(0));
+    let chained = Query::update().value("balance", 50).and_or_where(chained).to_owned();
+    let refused = bench.store.update(&grant(5), &account(1), &chained).await;
+    assert!(matches!(refused, Err(FenceError::Statement(_))), "{refused:?}");
+    assert_eq!(bench.store.fence_of(&account(1)).await.unwrap(), Some(0));
 }
 
 async fn a_claim_of_no_column<DB: TestDb>() {

@@ -23,6 +23,10 @@ on_every_database! {
     names_with_wide_and_empty_characters_are_told_apart_mariadb
     names_with_wide_and_empty_characters_are_told_apart_sqlite
         => wide_names;
+    errors_say_what_to_do_and_what_the_database_said_postgres
+    errors_say_what_to_do_and_what_the_database_said_mariadb
+    errors_say_what_to_do_and_what_the_database_said_sqlite
+        => errors_say_what_to_do;
     resources_are_told_apart_byte_by_byte_postgres
     resources_are_told_apart_byte_by_byte_mariadb
     resources_are_told_apart_byte_by_byte_sqlite
@@ -172,4 +176,41 @@ async fn wide_names<DB: TestDb>() {
     for (name, token) in names.iter().zip(1..) {
         assert_eq!(bench.store.highest_token(&Resource::new(name).unwrap()).await.unwrap(), Some(token), "{name:?}");
     }
+}
+
+async fn errors_say_what_to_do<DB: TestDb>() {
+    let bench = Bench::<DB>::new(2).await;
+    bench.insert_account(1, 0).await;
+    let write = Query::update().value("balance", 1).to_owned();
+    bench.store.update(&grant(1), &account(1), &write).await.unwrap();
+    let again = bench.store.update(&grant(1), &account(1), &write).await.unwrap_err();
+    assert!(again.to_string().contains("Row::may_rewrite"), "{again}");
+    let absent = bench.store.update(&grant(1), &Row::new("no_such_table", "id", 1), &write).await.unwrap_err();
+    assert!(matches!(absent, FenceError::SchemaMissing { .. }), "{absent}");
+    assert!(absent.to_string().contains("no_such_table"), "{absent}");
+    let unknown = Query::update().value("no_such_column", 1).to_owned();
+    let unknown = bench.store.update(&grant(2), &account(1), &unknown).await.unwrap_err();
+    assert!(unknown.to_string().contains("no_such_column"), "{unknown}");
+}
+
+/// A pool would try for 30 s and then tell of the time alone. The password stays out of it.
+#[cfg(any(feature = "mysql", feature = "postgres"))]
+async fn refused_at_once<DB: TestDb>(scheme: &str) {
+    let url = format!("{scheme}://user:hunter2@127.0.0.1:1/x");
+    let connected = tokio::time::timeout(crate::support::DEADLINE, FenceStore::<DB>::connect(&url)).await;
+    let error = connected.expect("at once").unwrap_err();
+    assert!(error.to_string().contains("refused"), "{error}");
+    assert!(!format!("{error} {error:?}").contains("hunter2"));
+}
+
+#[cfg(feature = "postgres")]
+#[test]
+fn a_refused_connection_says_so_at_once_postgres() {
+    crate::support::run(refused_at_once::<sqlx::Postgres>("postgres"));
+}
+
+#[cfg(feature = "mysql")]
+#[test]
+fn a_refused_connection_says_so_at_once_mariadb() {
+    crate::support::run(refused_at_once::<sqlx::MySql>("mysql"));
 }
