@@ -76,6 +76,7 @@
 //!
 //! The book, in the repository's `docs/`, says what a table needs and what each verdict asks for (`docs/fencing.md`).
 
+mod check;
 mod dialect;
 mod error;
 mod ledger;

@@ -2,23 +2,19 @@
 //!
 //! Each operation takes a grant. That is the point of the crate: a write without a token does not compile.
 
-use std::collections::HashSet;
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
 
 use redlock_core::{Grant, Resource};
 use sea_query::{IntoColumnRef, IntoIden, ReturningClause, TableName, UpdateStatement};
 use sqlx::{ColumnIndex, Decode, Pool, Type};
 
+use crate::check::{Checked, check_column};
 use crate::dialect::{Dialect, Flavor, Isolation, Rendered};
 use crate::error::{ColumnProblem, FenceError};
 use crate::lease::Lease;
 use crate::ledger;
 use crate::row::{Row, Upsert};
-use crate::schema::{
-    LedgerTable, POSTGRES_INSTALL_LOCK, RESOURCE, TOKEN, TRANSACTION_ID, describe_column, describe_table, display,
-    find_unique_key, judge_column, judge_engine,
-};
+use crate::schema::{LedgerTable, POSTGRES_INSTALL_LOCK, RESOURCE, TOKEN, TRANSACTION_ID, display, find_unique_key};
 use crate::telemetry::record;
 use crate::transaction::{Settled, Ticket, Transaction};
 use crate::write::{self, Applied};
@@ -49,7 +45,7 @@ pub struct FenceStore<DB: Dialect> {
     pool: Pool<DB>,
     ledger: LedgerTable,
     /// Tables, with their fence columns, that were found fit.
-    checked: Arc<Mutex<HashSet<(String, String, String)>>>,
+    checked: Checked,
 }
 
 impl<DB: Dialect> FenceStore<DB> {
@@ -62,7 +58,7 @@ impl<DB: Dialect> FenceStore<DB> {
     /// The same with another ledger table.
     #[must_use]
     pub fn with_ledger(pool: Pool<DB>, ledger: LedgerTable) -> Self {
-        Self { pool, ledger, checked: Arc::default() }
+        Self { pool, ledger, checked: Checked::default() }
     }
 
     /// Opens a pool of connections to a URL, with sqlx's defaults, and a store on it.
@@ -372,7 +368,9 @@ impl<DB: Dialect> FenceStore<DB> {
         let transaction_id = ledger::new_transaction_id();
         let raised = ledger::raise(&mut lease, &self.ledger, grant.resources(), grant.token(), transaction_id).await;
         match raised {
-            Ok(()) => Ok(Transaction::new(lease, self.ledger.clone(), grant.clone(), transaction_id)),
+            Ok(()) => {
+                Ok(Transaction::new(lease, self.ledger.clone(), grant.clone(), transaction_id, self.checked.clone()))
+            }
             Err(error) => {
                 lease.rollback().await;
                 Err(error)
@@ -482,42 +480,26 @@ impl<DB: Dialect> FenceStore<DB> {
 
     async fn check_row(&self, lease: &mut Lease<DB>, row: &Row) -> Result<(), FenceError> {
         row.has_a_key()?;
-        self.check_once(lease, row.table(), &row.fence().to_string()).await
+        self.checked.fence(lease, row.table(), &row.fence().to_string()).await
     }
 
     async fn check_ledger(&self, lease: &mut Lease<DB>) -> Result<(), FenceError> {
         let table = self.ledger.table_name();
-        self.check_once(lease, &table, TRANSACTION_ID).await?;
-        if !self.is_checked(&table, TOKEN) && DB::FLAVOR == Flavor::MySql {
+        self.checked.fence(lease, &table, TRANSACTION_ID).await?;
+        if !self.checked.contains(&table, TOKEN) && DB::FLAVOR == Flavor::MySql {
             // Elsewhere the raise fails without one. Here it would insert a row for each token and refuse nobody.
             let query = DB::query(find_unique_key(&table, RESOURCE));
             if lease.fetch_optional(query).await.map_err(FenceError::of_statement)?.is_none() {
                 return Err(ColumnProblem::NotUnique { table: display(&table), column: RESOURCE.to_owned() }.into());
             }
         }
-        self.check_once(lease, &table, TOKEN).await
-    }
-
-    async fn check_once(&self, lease: &mut Lease<DB>, table: &TableName, column: &str) -> Result<(), FenceError> {
-        if !self.is_checked(table, column) {
-            check_column(lease, table, column).await?;
-            self.checked().insert(check_key(table, column));
-        }
-        Ok(())
-    }
-
-    fn is_checked(&self, table: &TableName, column: &str) -> bool {
-        self.checked().contains(&check_key(table, column))
-    }
-
-    fn checked(&self) -> std::sync::MutexGuard<'_, HashSet<(String, String, String)>> {
-        self.checked.lock().unwrap_or_else(PoisonError::into_inner)
+        self.checked.fence(lease, &table, TOKEN).await
     }
 }
 
 impl<DB: Dialect> Clone for FenceStore<DB> {
     fn clone(&self) -> Self {
-        Self { pool: self.pool.clone(), ledger: self.ledger.clone(), checked: Arc::clone(&self.checked) }
+        Self { pool: self.pool.clone(), ledger: self.ledger.clone(), checked: self.checked.clone() }
     }
 }
 
@@ -584,11 +566,6 @@ impl<DB: Dialect> fmt::Debug for Claim<DB> {
     }
 }
 
-fn check_key(table: &TableName, column: &str) -> (String, String, String) {
-    let schema = table.0.as_ref().map(|schema| schema.1.to_string()).unwrap_or_default();
-    (schema, table.1.to_string(), column.to_owned())
-}
-
 async fn begin<DB: Dialect>(lease: &mut Lease<DB>, isolation: Isolation) -> Result<(), FenceError> {
     lease.begin(isolation).await.map_err(FenceError::of_statement)
 }
@@ -607,24 +584,4 @@ async fn end<DB: Dialect, T>(mut lease: Lease<DB>, result: Result<T, FenceError>
         lease.rollback().await;
     }
     result
-}
-
-async fn check_column<DB: Dialect>(lease: &mut Lease<DB>, table: &TableName, column: &str) -> Result<(), FenceError> {
-    let query = DB::query(describe_table(DB::FLAVOR, table));
-    let found = lease.fetch_optional(query).await.map_err(FenceError::of_statement)?;
-    let Some(found) = found else {
-        return Err(FenceError::SchemaMissing { table: display(table), source: None });
-    };
-    let engine = DB::text(&found, 0).map_err(|source| FenceError::Database { source })?;
-    judge_engine(DB::FLAVOR, &display(table), engine.as_deref())?;
-    let query = DB::query(describe_column(DB::FLAVOR, table, column));
-    let found = lease.fetch_optional(query).await.map_err(FenceError::of_statement)?;
-    let Some(found) = found else {
-        return Err(ColumnProblem::Missing { table: display(table), column: column.to_owned() }.into());
-    };
-    let text = |index| DB::text(&found, index).map_err(|source| FenceError::Database { source });
-    let (name, nullable, default) = (text(0)?.unwrap_or_default(), text(1)?, text(2)?);
-    let nullable = nullable.as_deref() != Some("NO");
-    judge_column(DB::FLAVOR, &display(table), column, &name, nullable, default.as_deref())?;
-    Ok(())
 }

@@ -10,6 +10,7 @@ use redlock_core::{Grant, Resource};
 use sea_query::{QueryStatementWriter, UpdateStatement};
 use sqlx::Execute;
 
+use crate::check::Checked;
 use crate::dialect::{BoxFuture, Dialect};
 use crate::error::FenceError;
 use crate::lease::Lease;
@@ -34,6 +35,8 @@ pub struct Transaction<DB: Dialect> {
     ledger: LedgerTable,
     grant: Grant,
     transaction_id: i64,
+    /// Tables that were found fit.
+    checked: Checked,
     /// Why it was rolled back before its end.
     failed: Option<Failure>,
     /// A statement of the caller's was run, or the connection lent out: the transaction may have been ended unseen.
@@ -73,8 +76,14 @@ pub enum Settled {
 }
 
 impl<DB: Dialect> Transaction<DB> {
-    pub(crate) fn new(lease: Lease<DB>, ledger: LedgerTable, grant: Grant, transaction_id: i64) -> Self {
-        Self { lease, ledger, grant, transaction_id, failed: None, unwatched: false }
+    pub(crate) fn new(
+        lease: Lease<DB>,
+        ledger: LedgerTable,
+        grant: Grant,
+        transaction_id: i64,
+        checked: Checked,
+    ) -> Self {
+        Self { lease, ledger, grant, transaction_id, checked, failed: None, unwatched: false }
     }
 
     /// Runs a sqlx query.
@@ -173,7 +182,7 @@ impl<DB: Dialect> Transaction<DB> {
     pub async fn update(&mut self, row: &Row, statement: &UpdateStatement) -> Result<Applied, FenceError> {
         let statement = row.update(self.grant.token(), statement)?;
         let statement = DB::FLAVOR.render(&statement)?;
-        self.still_open()?;
+        self.check(row).await?;
         let first = write::update(&mut self.lease, statement.clone()).await;
         let result = match first {
             Ok(Some(applied)) => Ok(applied),
@@ -191,7 +200,8 @@ impl<DB: Dialect> Transaction<DB> {
     /// # Cancel safety
     /// As [`execute`](Self::execute).
     pub async fn upsert(&mut self, row: &Row, upsert: &Upsert) -> Result<Applied, FenceError> {
-        self.still_open()?;
+        row.accepts(upsert)?;
+        self.check(row).await?;
         let result = write::upsert_under_lock(&mut self.lease, &self.grant, row, upsert).await;
         self.watch(result).await
     }
@@ -205,7 +215,7 @@ impl<DB: Dialect> Transaction<DB> {
     /// As [`execute`](Self::execute).
     pub async fn delete(&mut self, row: &Row) -> Result<Applied, FenceError> {
         row.has_a_key()?;
-        self.still_open()?;
+        self.check(row).await?;
         let result = write::delete_under_lock(&mut self.lease, &self.grant, row).await;
         self.watch(result).await
     }
@@ -296,6 +306,13 @@ impl<DB: Dialect> Transaction<DB> {
         query.keeps_the_transaction()?;
         self.mark().await?;
         Ok(query)
+    }
+
+    /// Checks that a row's fence can be kept in its table.
+    async fn check(&mut self, row: &Row) -> Result<(), FenceError> {
+        self.still_open()?;
+        let checked = self.checked.fence(&mut self.lease, row.table(), &row.fence().to_string()).await;
+        self.watch(checked).await
     }
 
     /// Sets the savepoint by which the end notices that the transaction is still the same, before a first statement that

@@ -329,6 +329,11 @@ fn tables_that_cannot_roll_back_are_refused_mariadb() {
         bench.insert_account(1, 0).await;
         let refused = bench.store.update(&grant(1), &account(1), Query::update().value("balance", 1)).await;
         assert!(matches!(refused, Err(FenceError::Column(ColumnProblem::Engine { .. }))), "{refused:?}");
+        let mut transaction = bench.store.begin(&grant(1)).await.unwrap();
+        let refused = transaction.update(&account(1), Query::update().value("balance", 1)).await;
+        assert!(matches!(refused, Err(FenceError::Column(ColumnProblem::Engine { .. }))), "{refused:?}");
+        drop(transaction);
+        assert_eq!(bench.balance(1).await, Some(0));
         let columns = "resource varbinary(1024) NOT NULL, token bigint NOT NULL DEFAULT 0, \
                        transaction_id bigint NOT NULL DEFAULT 0, raised_at datetime(6) NOT NULL";
         for (name, rest) in [
