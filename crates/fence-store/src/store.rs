@@ -203,6 +203,9 @@ impl<DB: Dialect> FenceStore<DB> {
     /// When it returns, no transaction of an older holder is open or can be opened on these resources, and one of a newer
     /// holder has to wait. A grant may open several, one after the other.
     ///
+    /// The wait has an end: the busy timeout on SQLite, `innodb_lock_wait_timeout` on MySQL, `lock_timeout` on Postgres, where
+    /// a transaction of ours waits ten seconds unless the session or the role has a limit of its own.
+    ///
     /// # Errors
     /// [`FenceError::Stale`]: nothing was run. [`FenceError::Conflict`] if another holder kept the rows for longer than the
     /// database waits. [`FenceError::SchemaMissing`] before [`install_schema`](Self::install_schema).
