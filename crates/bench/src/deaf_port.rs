@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 
 use crate::BenchError;
-use crate::ports::free_port;
+use crate::ports::{BIND_TRIES, free_port};
 
 /// How long a connection on loopback may take before the queue counts as full.
 const PATIENCE: Duration = Duration::from_millis(100);
@@ -35,8 +35,8 @@ impl DeafPort {
     /// # Cancel safety
     /// Dropping the future closes the port.
     pub async fn open() -> Result<Self, BenchError> {
-        let address = (Ipv4Addr::LOCALHOST, free_port()).into();
-        let listener = listen(address).map_err(BenchError::io("open a deaf port"))?;
+        let listener = listen().map_err(BenchError::io("open a deaf port"))?;
+        let address = listener.local_addr().map_err(BenchError::io("open a deaf port"))?;
         let mut fillers = Vec::new();
         while fillers.len() < FILLERS_MAX {
             match tokio::time::timeout(PATIENCE, TcpStream::connect(address)).await {
@@ -56,10 +56,19 @@ impl DeafPort {
     }
 }
 
-fn listen(address: SocketAddr) -> std::io::Result<TcpListener> {
-    let socket = TcpSocket::new_v4()?;
-    socket.bind(address)?;
-    socket.listen(1)
+fn listen() -> std::io::Result<TcpListener> {
+    let mut tries = 0;
+    loop {
+        tries += 1;
+        let socket = TcpSocket::new_v4()?;
+        // As the look for a free port does: connections of a server that was killed there may still be fading away.
+        socket.set_reuseaddr(true)?;
+        match socket.bind((Ipv4Addr::LOCALHOST, free_port()).into()).and_then(|()| socket.listen(1)) {
+            // Somebody else took it in between.
+            Err(error) if error.kind() == std::io::ErrorKind::AddrInUse && tries < BIND_TRIES => {}
+            other => return other,
+        }
+    }
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@
 //! loopback, be connected to itself.
 
 use std::hash::{BuildHasher, RandomState};
+use std::io;
 use std::net::{Ipv4Addr, TcpListener};
 use std::ops::Range;
 use std::sync::OnceLock;
@@ -15,6 +16,9 @@ pub const PORTS: Range<u16> = 12_000..32_000;
 
 /// How many ports in a row may be taken before something else must be wrong.
 const TRIES_MAX: u16 = 1_000;
+
+/// How often another port is tried because somebody else took the first in between.
+pub(crate) const BIND_TRIES: usize = 5;
 
 /// A port on loopback that nobody listened on a moment ago.
 ///
@@ -35,6 +39,21 @@ pub fn free_port() -> u16 {
         .map(|offset| PORTS.start + offset)
         .find(|port| TcpListener::bind((Ipv4Addr::LOCALHOST, *port)).is_ok())
         .unwrap_or_else(|| panic!("no free port among {TRIES_MAX} between {} and {}", PORTS.start, PORTS.end))
+}
+
+/// A listener on such a port; another one is tried if somebody else takes it in between.
+///
+/// # Errors
+/// What the system says if it gives no port.
+pub async fn bind_free() -> io::Result<tokio::net::TcpListener> {
+    let mut tries = 0;
+    loop {
+        tries += 1;
+        match tokio::net::TcpListener::bind((Ipv4Addr::LOCALHOST, free_port())).await {
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse && tries < BIND_TRIES => {}
+            bound => return bound,
+        }
+    }
 }
 
 #[cfg(test)]

@@ -23,16 +23,13 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use crate::BenchError;
-use crate::ports::free_port;
+use crate::ports::bind_free;
 
 /// The largest piece that is relayed at once.
 const PIECE_BYTES_MAX: usize = 16 * 1024;
 
 /// How many pieces may be under way in one direction; beyond that the sender is slowed down, as by a full cable.
 const PIECES_MAX: usize = 1024;
-
-/// How many ports are tried before something else must be wrong.
-const PORT_TRIES: usize = 10;
 
 /// A running relay. Dropping it closes its port and all its connections.
 #[derive(Debug)]
@@ -258,17 +255,6 @@ fn run(
             Err(error) => drop(ready.send(Err(error))),
         }
     });
-}
-
-async fn bind_free() -> io::Result<TcpListener> {
-    let mut tries = 0;
-    loop {
-        tries += 1;
-        match TcpListener::bind((Ipv4Addr::LOCALHOST, free_port())).await {
-            Err(error) if error.kind() == io::ErrorKind::AddrInUse && tries < PORT_TRIES => {}
-            bound => return bound,
-        }
-    }
 }
 
 struct Relay {

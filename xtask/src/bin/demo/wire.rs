@@ -265,7 +265,7 @@ pub(crate) struct Host {
 
 impl Host {
     pub(crate) async fn start() -> Result<Self> {
-        let listener = TcpListener::bind((std::net::Ipv4Addr::LOCALHOST, redlock_bench::ports::free_port())).await?;
+        let listener = redlock_bench::ports::bind_free().await?;
         let address = listener.local_addr()?;
         let host = Self { address, node: Arc::new(MemoryNode::new(address.to_string())), tasks: Default::default() };
         host.node.clock().set(since_1970());
