@@ -4,9 +4,9 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 use super::caretaker::{Caretaker, run_as};
+use super::on_free_port;
 use super::template::folder_from_template;
 use crate::BenchError;
-use crate::ports::free_port;
 use crate::process::find_program;
 
 /// Names a running server to use in place of an own one.
@@ -14,9 +14,6 @@ const URL_VARIABLE: &str = "FENCE_TEST_MARIADB_URL";
 
 /// The user that the package brings; MariaDB refuses to run as root unless told twice.
 const USER: &str = "mysql";
-
-/// How often a start is tried again because somebody else took the port in between.
-const PORT_TRIES: usize = 5;
 
 /// A running MariaDB. Dropping it stops the server and removes its folder.
 #[derive(Debug)]
@@ -32,18 +29,7 @@ impl MariaDb {
     /// [`BenchError::NotInstalled`] names the command that brings the missing program; [`BenchError::DidNotStart`] has
     /// the end of the log.
     pub fn start() -> Result<Self, BenchError> {
-        let mut last = None;
-        for _ in 0..PORT_TRIES {
-            match Self::start_on(free_port()) {
-                Err(BenchError::DidNotStart { log, .. }) if log.contains("Address already in use") => last = Some(log),
-                other => return other,
-            }
-        }
-        Err(BenchError::DidNotStart {
-            program: "mariadbd".into(),
-            why: "every port that was free is taken".into(),
-            log: last.unwrap_or_default(),
-        })
+        on_free_port("mariadbd", "Address already in use", Self::start_on)
     }
 
     /// The server that all tests of this process share: the one that `FENCE_TEST_MARIADB_URL` names, or one that the

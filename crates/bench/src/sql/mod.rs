@@ -21,3 +21,26 @@ mod template;
 
 pub use mariadb::MariaDb;
 pub use postgres::Postgres;
+
+use crate::BenchError;
+use crate::ports::{BIND_TRIES, free_port};
+
+/// Starts a server on a free port, and on another one if its log says that somebody else took the first in between.
+fn on_free_port<S>(
+    program: &str,
+    port_is_taken: &str,
+    start_on: impl Fn(u16) -> Result<S, BenchError>,
+) -> Result<S, BenchError> {
+    let mut last = None;
+    for _ in 0..BIND_TRIES {
+        match start_on(free_port()) {
+            Err(BenchError::DidNotStart { log, .. }) if log.contains(port_is_taken) => last = Some(log),
+            other => return other,
+        }
+    }
+    Err(BenchError::DidNotStart {
+        program: program.to_owned(),
+        why: "every port that was free is taken".into(),
+        log: last.unwrap_or_default(),
+    })
+}

@@ -5,9 +5,9 @@ use std::process::Command;
 use std::sync::OnceLock;
 
 use super::caretaker::{Caretaker, run_as};
+use super::on_free_port;
 use super::template::folder_from_template;
 use crate::BenchError;
-use crate::ports::free_port;
 use crate::process::find_program;
 
 /// Names a running server to use in place of an own one.
@@ -15,9 +15,6 @@ const URL_VARIABLE: &str = "FENCE_TEST_POSTGRES_URL";
 
 /// The user that the package brings; Postgres refuses to run as root.
 const USER: &str = "postgres";
-
-/// How often a start is tried again because somebody else took the port in between.
-const PORT_TRIES: usize = 5;
 
 /// A running Postgres. Dropping it stops the server and removes its folder.
 #[derive(Debug)]
@@ -34,20 +31,7 @@ impl Postgres {
     /// the end of the log.
     pub fn start() -> Result<Self, BenchError> {
         let binaries = binaries()?;
-        let mut last = None;
-        for _ in 0..PORT_TRIES {
-            match Self::start_on(free_port(), &binaries) {
-                Err(BenchError::DidNotStart { log, .. }) if log.contains("could not create any TCP/IP sockets") => {
-                    last = Some(log);
-                }
-                other => return other,
-            }
-        }
-        Err(BenchError::DidNotStart {
-            program: "postgres".into(),
-            why: "every port that was free is taken".into(),
-            log: last.unwrap_or_default(),
-        })
+        on_free_port("postgres", "could not create any TCP/IP sockets", |port| Self::start_on(port, &binaries))
     }
 
     /// The server that all tests of this process share: the one that `FENCE_TEST_POSTGRES_URL` names, or one that the
