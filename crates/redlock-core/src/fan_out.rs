@@ -193,9 +193,8 @@ pub(crate) fn acquire(
                 acquisition => Ok(acquisition),
             });
         let took = pass.answered(&answer);
-        lane.report(&answer, took);
         let in_order = order.is_some() && order == lane.node().order();
-        let released_before = undertaking.acquire_answered(node, in_order);
+        let released_before = undertaking.may_be_released(node, in_order);
         if matches!(answer, Ok(Acquisition::Held(_))) {
             undertaking.nothing_there(node);
         } else if released_before {
@@ -228,7 +227,6 @@ pub(crate) fn raise(pass: Pass, undertaking: &Arc<Undertaking>, node: usize, to:
         let lane = Arc::clone(pass.lane());
         let answer = caught(lane.node().raise(undertaking.ownership(), to.as_counter())).await;
         let took = pass.answered(&answer);
-        lane.report(&answer, took);
         Reply { node, took, answer: Answer::Raise(to, answer) }
     })
 }
@@ -264,7 +262,6 @@ pub(crate) fn extend(pass: Pass, node: usize, leases: &Arc<[(Arc<Undertaking>, T
                 .collect()
         });
         let took = pass.answered(&answer);
-        lane.report(&answer, took);
         Reply { node, took, answer: Answer::Extend(part, answer) }
     })
 }
@@ -276,7 +273,6 @@ pub(crate) fn inspect(pass: Pass, node: usize, prefix: &KeyPrefix, resources: &R
         let lane = Arc::clone(pass.lane());
         let answer = caught(lane.node().inspect(&prefix, &resources)).await;
         let took = pass.answered(&answer);
-        lane.report(&answer, took);
         Reply { node, took, answer: Answer::Inspect(answer) }
     })
 }
@@ -310,7 +306,6 @@ pub(crate) fn release(lane: &Arc<Lane>, undertaking: &Arc<Undertaking>, node: us
             });
             tried_before = true;
             let took = pass.answered(&answer);
-            lane.report(&answer, took);
             waited = waited.saturating_add(took);
             match &answer {
                 Ok(_) => undertaking.release_answered(node),

@@ -47,7 +47,7 @@ impl Lane {
     }
 
     /// Reports what a call came to.
-    pub(crate) fn report<T>(&self, answer: &Result<T, NodeError>, took: Duration) {
+    fn report<T>(&self, answer: &Result<T, NodeError>, took: Duration) {
         match answer {
             Ok(_) => self.seconds.record(took),
             Err(error) => telemetry::node_failed(self.node.name(), error),
@@ -157,7 +157,7 @@ impl Pass {
         &self.lane
     }
 
-    /// Notes what became of the call, and how long it took.
+    /// Notes and reports what became of the call, and how long it took.
     pub(crate) fn answered<T>(mut self, answer: &Result<T, NodeError>) -> Duration {
         self.open = false;
         let now = self.lane.clock.now();
@@ -177,7 +177,10 @@ impl Pass {
                 state.rests_until = None;
             }
         }
-        now.since(self.since)
+        drop(state);
+        let took = now.since(self.since);
+        self.lane.report(answer, took);
+        took
     }
 }
 

@@ -10,7 +10,6 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 const ACQUIRE_SENT: u8 = 1;
-const ACQUIRE_ANSWERED: u8 = 2;
 const RELEASE_ANSWERED: u8 = 4;
 const RELEASE_BEGUN: u8 = 32;
 const NOTHING_THERE: u8 = 8;
@@ -96,11 +95,11 @@ impl Undertaking {
         self.progress[node].store(ACQUIRE_SENT | again, Ordering::Release);
     }
 
-    /// Notes the answer to the acquire; `true` if a release may have taken effect before it. On a node that has kept order
+    /// The acquire has been answered: whether a release may have taken effect before it. On a node that has kept order
     /// throughout, that is one which was answered before; on any other, one which was only begun.
-    pub(crate) fn acquire_answered(&self, node: usize, in_order: bool) -> bool {
+    pub(crate) fn may_be_released(&self, node: usize, in_order: bool) -> bool {
         let released = if in_order { RELEASE_ANSWERED } else { RELEASE_BEGUN };
-        self.progress[node].fetch_or(ACQUIRE_ANSWERED, Ordering::AcqRel) & released != 0
+        self.progress[node].load(Ordering::Acquire) & released != 0
     }
 
     pub(crate) fn release_begun(&self, node: usize) {
@@ -166,7 +165,7 @@ mod tests {
     fn a_node_that_is_taken_again_in_vain_is_told_nevertheless() {
         let undertaking = undertaking();
         undertaking.acquire_sent(0);
-        undertaking.acquire_answered(0, false);
+        undertaking.may_be_released(0, false);
         undertaking.acquire_sent(0);
         undertaking.nothing_there(0);
         assert!(undertaking.may_be_on(0));
@@ -191,11 +190,11 @@ mod tests {
     #[test]
     fn an_acquire_that_is_answered_after_its_release_is_noticed() {
         let undertaking = undertaking();
-        assert!(!undertaking.acquire_answered(0, false));
+        assert!(!undertaking.may_be_released(0, false));
         undertaking.release_begun(1);
-        assert!(!undertaking.acquire_answered(1, true), "it is behind the acquire");
-        assert!(undertaking.acquire_answered(1, false));
+        assert!(!undertaking.may_be_released(1, true), "it is behind the acquire");
+        assert!(undertaking.may_be_released(1, false));
         undertaking.release_answered(1);
-        assert!(undertaking.acquire_answered(1, true));
+        assert!(undertaking.may_be_released(1, true));
     }
 }
