@@ -6,8 +6,8 @@
 
 use async_trait::async_trait;
 use redlock_core::{
-    Acquisition, Extension, Health, Inspection, KeyPrefix, LockNode, NodeError, Ownership, Raising, Releasing,
-    Resources, Ttl,
+    Acquisition, Extension, Health, Inspection, KeyPrefix, Listener, LockNode, NodeError, Ownership, Place, Raising,
+    Releasing, Resources, Ttl,
 };
 use std::collections::VecDeque;
 use std::fmt;
@@ -91,6 +91,9 @@ pub enum Question {
     Raise,
     Extend,
     Release,
+    Listen,
+    AcquireInLine,
+    LeaveLine,
     Inspect,
     Health,
 }
@@ -285,6 +288,36 @@ impl<N: LockNode + 'static> LockNode for Faulty<N> {
             Box::pin(async move { node.release(&ownership).await })
         };
         self.send(Question::Release, call).await
+    }
+
+    async fn listen(&self, prefix: &KeyPrefix, listener: &Listener) -> Result<(), NodeError> {
+        let (prefix, listener) = (prefix.clone(), listener.clone());
+        let call = move |node: Arc<N>| -> Pin<Box<dyn Future<Output = _> + Send>> {
+            Box::pin(async move { node.listen(&prefix, &listener).await })
+        };
+        self.send(Question::Listen, call).await
+    }
+
+    async fn acquire_in_line(
+        &self,
+        ownership: &Ownership,
+        ttl: Ttl,
+        floor: u64,
+        place: &Place,
+    ) -> Result<Acquisition, NodeError> {
+        let (ownership, place) = (ownership.clone(), place.clone());
+        let call = move |node: Arc<N>| -> Pin<Box<dyn Future<Output = _> + Send>> {
+            Box::pin(async move { node.acquire_in_line(&ownership, ttl, floor, &place).await })
+        };
+        self.send(Question::AcquireInLine, call).await
+    }
+
+    async fn leave_line(&self, prefix: &KeyPrefix, resources: &Resources, place: &Place) -> Result<(), NodeError> {
+        let (prefix, resources, place) = (prefix.clone(), resources.clone(), place.clone());
+        let call = move |node: Arc<N>| -> Pin<Box<dyn Future<Output = _> + Send>> {
+            Box::pin(async move { node.leave_line(&prefix, &resources, &place).await })
+        };
+        self.send(Question::LeaveLine, call).await
     }
 
     async fn inspect(&self, prefix: &KeyPrefix, resources: &Resources) -> Result<Vec<Inspection>, NodeError> {

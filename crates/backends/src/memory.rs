@@ -6,11 +6,11 @@
 
 use async_trait::async_trait;
 use redlock_core::{
-    Acquisition, Clock, Extension, Fingerprint, Health, HeldBy, Holder, Inspection, KeyPrefix, LockNode, Moment,
-    NodeError, Ownership, Raising, Releasing, Remaining, Resource, Resources, SystemClock, Ttl,
+    Acquisition, Bell, Clock, Extension, Fingerprint, Health, HeldBy, Holder, Inspection, KeyPrefix, Listener, LockNode,
+    Manner, Moment, NodeError, Ownership, Place, Raising, Releasing, Remaining, Resource, Resources, SystemClock, Ttl,
 };
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 /// How long a counter is kept after it was last raised; what it stood at lives on in the node's base.
@@ -34,6 +34,9 @@ struct State {
     /// At least as great as any counter that was ever dropped.
     base: u64,
     sweep_at: usize,
+    /// Who waits for a resource, by key: listener and ticket, first come first.
+    lines: HashMap<String, VecDeque<(Arc<str>, u64)>>,
+    bells: HashMap<Arc<str>, Weak<Bell>>,
 }
 
 #[derive(Debug)]
@@ -114,6 +117,24 @@ enum Hold {
 }
 
 impl State {
+    fn acquire(&mut self, ownership: &Ownership, ttl: Ttl, floor: u64, now: Duration) -> Acquisition {
+        for resource in ownership.resources() {
+            if let Some(held) = self.held(&key(ownership.prefix(), resource), resource, now) {
+                return Acquisition::Held(held);
+            }
+        }
+        self.sweep(now);
+        let greatest = keys(ownership).map(|key| self.counter(&key)).max().unwrap_or(0);
+        let counter = greatest.max(floor).saturating_add(1);
+        for key in keys(ownership) {
+            let owner = ownership.owner().expose().to_owned();
+            let expires_at = now.saturating_add(ttl.as_duration());
+            self.counters.insert(key.clone(), Counter { value: counter, raised_at: now });
+            self.locks.insert(key, Lock { owner, expires_at });
+        }
+        Acquisition::Granted { counter }
+    }
+
     fn lock(&self, key: &str, now: Duration) -> Option<&Lock> {
         self.locks.get(key).filter(|lock| now < lock.expires_at)
     }
@@ -137,6 +158,46 @@ impl State {
             holder: Holder::Owner(Fingerprint::of(&lock.owner)),
             remaining: Remaining::For(lock.expires_at.saturating_sub(now)),
         })
+    }
+
+    /// Calls the first of those who wait for a key and can still be called; others leave the line.
+    fn call_first(&mut self, key: &str) -> Option<(Arc<str>, u64)> {
+        let line = self.lines.get_mut(key)?;
+        while let Some((listener, ticket)) = line.front() {
+            if self.bells.get(listener).and_then(Weak::upgrade).is_some_and(|bell| bell.ring(*ticket)) {
+                return line.front().cloned();
+            }
+            line.pop_front();
+        }
+        self.lines.remove(key);
+        None
+    }
+
+    /// Calls the first in the line of each key that is free. Says whether anybody was called.
+    fn pass_on<'a>(&mut self, keys: impl Iterator<Item = &'a String>, now: Duration) -> bool {
+        let free = keys.filter(|key| self.lock(key, now).is_none()).collect::<Vec<_>>();
+        free.into_iter().fold(false, |called, key| self.call_first(key).is_some() || called)
+    }
+
+    fn line_up(&mut self, key: &str, place: &Place) {
+        let line = self.lines.entry(key.to_owned()).or_default();
+        let waiter = (Arc::clone(&place.listener), place.ticket);
+        if !line.contains(&waiter) {
+            line.push_back(waiter);
+        }
+    }
+
+    /// Takes a waiter out of the line for a key, and those before it too if it overtakes them.
+    fn leave(&mut self, key: &str, place: &Place) {
+        let Some(line) = self.lines.get_mut(key) else { return };
+        let is_it = |(listener, ticket): &(Arc<str>, u64)| *listener == place.listener && *ticket == place.ticket;
+        if let Some(position) = line.iter().position(is_it) {
+            let first = if place.manner == Manner::Overtake { 0 } else { position };
+            line.drain(first..=position);
+        }
+        if line.is_empty() {
+            self.lines.remove(key);
+        }
     }
 
     fn counter(&self, key: &str) -> u64 {
@@ -170,22 +231,56 @@ impl LockNode for MemoryNode {
 
     async fn acquire(&self, ownership: &Ownership, ttl: Ttl, floor: u64) -> Result<Acquisition, NodeError> {
         let now = self.clock.now();
+        Ok(self.state().acquire(ownership, ttl, floor, now))
+    }
+
+    async fn listen(&self, _: &KeyPrefix, listener: &Listener) -> Result<(), NodeError> {
+        let mut state = self.state();
+        state.bells.retain(|_, bell| 0 < bell.strong_count());
+        state.bells.insert(Arc::clone(listener.name()), Arc::downgrade(listener.bell()));
+        Ok(())
+    }
+
+    async fn acquire_in_line(
+        &self,
+        ownership: &Ownership,
+        ttl: Ttl,
+        floor: u64,
+        place: &Place,
+    ) -> Result<Acquisition, NodeError> {
+        let now = self.clock.now();
         let mut state = self.state();
         for resource in ownership.resources() {
-            if let Some(held) = state.held(&key(ownership.prefix(), resource), resource, now) {
+            let key = key(ownership.prefix(), resource);
+            let mut in_the_way = state.held(&key, resource, now);
+            if in_the_way.is_none() && place.manner == Manner::Yield {
+                let first = state.call_first(&key);
+                let first_is_it = |(listener, ticket)| listener == place.listener && ticket == place.ticket;
+                if first.is_some_and(|first| !first_is_it(first)) {
+                    let (holder, remaining) = (Holder::Line, Remaining::Unknown);
+                    in_the_way = Some(HeldBy { resource: resource.clone(), holder, remaining });
+                }
+            }
+            if let Some(held) = in_the_way {
+                state.line_up(&key, place);
                 return Ok(Acquisition::Held(held));
             }
         }
-        state.sweep(now);
-        let greatest = keys(ownership).map(|key| state.counter(&key)).max().unwrap_or(0);
-        let counter = greatest.max(floor).saturating_add(1);
         for key in keys(ownership) {
-            let owner = ownership.owner().expose().to_owned();
-            let expires_at = now.saturating_add(ttl.as_duration());
-            state.counters.insert(key.clone(), Counter { value: counter, raised_at: now });
-            state.locks.insert(key, Lock { owner, expires_at });
+            state.leave(&key, place);
         }
-        Ok(Acquisition::Granted { counter })
+        Ok(state.acquire(ownership, ttl, floor, now))
+    }
+
+    async fn leave_line(&self, prefix: &KeyPrefix, resources: &Resources, place: &Place) -> Result<(), NodeError> {
+        let now = self.clock.now();
+        let mut state = self.state();
+        let keys: Vec<String> = resources.iter().map(|resource| key(prefix, resource)).collect();
+        for key in &keys {
+            state.leave(key, place);
+        }
+        state.pass_on(keys.iter(), now);
+        Ok(())
     }
 
     async fn raise(&self, ownership: &Ownership, to: u64) -> Result<Raising, NodeError> {
@@ -228,7 +323,9 @@ impl LockNode for MemoryNode {
                 state.locks.remove(&key);
             }
         }
+        let called = state.pass_on(keys(ownership).collect::<Vec<_>>().iter(), now);
         Ok(match hold {
+            Hold::All if called => Releasing::PassedOn,
             Hold::All => Releasing::Released,
             Hold::SomeGone => Releasing::Gone,
             Hold::SomeOthers => Releasing::NotOwner,

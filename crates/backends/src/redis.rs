@@ -7,6 +7,7 @@
 //!
 //! Works with Redis 6.2 or later, and with Valkey.
 
+mod calls;
 mod commands;
 mod keys;
 mod link;
@@ -14,14 +15,15 @@ mod reply;
 mod scripts;
 mod trouble;
 
+use self::calls::Calls;
 use self::commands::Commands;
 use self::link::Link;
-use self::scripts::{ACQUIRE, Argument, EXTEND, RAISE, RELEASE, Script};
+use self::scripts::{ACQUIRE, ACQUIRE_IN_LINE, Argument, EXTEND, LEAVE_LINE, RAISE, RELEASE, Script};
 use ::redis::{Cmd, Value};
 use async_trait::async_trait;
 use redlock_core::{
-    Acquisition, Extension, Health, Inspection, KeyPrefix, LockNode, NodeError, Ownership, Raising, Refusal, Releasing,
-    Resources, Ttl,
+    Acquisition, Extension, Health, Inspection, KeyPrefix, Listener, LockNode, Manner, NodeError, Ownership, Place,
+    Raising, Refusal, Releasing, Resources, Ttl,
 };
 use std::fmt;
 use std::sync::Arc;
@@ -44,6 +46,7 @@ use std::time::Duration;
 /// ```
 pub struct RedisNode {
     link: Arc<Link>,
+    calls: Calls,
 }
 
 impl RedisNode {
@@ -53,7 +56,7 @@ impl RedisNode {
     /// # Errors
     /// [`UrlError`] if it is not such a URL.
     pub fn open(url: &str) -> Result<Self, UrlError> {
-        Ok(Self { link: Link::open(url)? })
+        Ok(Self { link: Link::open(url)?, calls: Calls::default() })
     }
 
     /// Opens a node and connects.
@@ -132,7 +135,7 @@ impl RedisNode {
         }
     }
 
-    async fn run_with(&self, script: &Script, keys: &[String], arguments: &[Argument<'_>]) -> Result<Value, NodeError> {
+    async fn run_with(&self, script: &Script, keys: &[&[String]], arguments: &[Argument<'_>]) -> Result<Value, NodeError> {
         self.run(&script.by_digest(keys, arguments), || script.by_text(keys, arguments)).await
     }
 
@@ -149,19 +152,50 @@ impl LockNode for RedisNode {
 
     async fn acquire(&self, ownership: &Ownership, ttl: Ttl, floor: u64) -> Result<Acquisition, NodeError> {
         let commands = ownership.derived(|| Commands::new(ownership));
-        let (owner, keys) = (Argument::Text(ownership.owner().expose()), commands.all_keys());
+        let (owner, keys) = (Argument::Text(ownership.owner().expose()), [commands.lock_and_counter_keys()]);
         let arguments = [owner, Argument::Number(ttl.as_millis()), Argument::Number(floor)];
         let answer = match commands.acquire(&arguments, ttl, floor) {
-            Some(command) => self.run(command, || ACQUIRE.by_text(keys, &arguments)).await?,
-            None => self.run_with(&ACQUIRE, keys, &arguments).await?,
+            Some(command) => self.run(command, || ACQUIRE.by_text(&keys, &arguments)).await?,
+            None => self.run_with(&ACQUIRE, &keys, &arguments).await?,
         };
         reply::acquisition(&answer, ownership.resources())
+    }
+
+    async fn listen(&self, prefix: &KeyPrefix, listener: &Listener) -> Result<(), NodeError> {
+        self.calls.listen(&self.link, prefix, listener).await
+    }
+
+    async fn acquire_in_line(
+        &self,
+        ownership: &Ownership,
+        ttl: Ttl,
+        floor: u64,
+        place: &Place,
+    ) -> Result<Acquisition, NodeError> {
+        let commands = ownership.derived(|| Commands::new(ownership));
+        let (owner, waiter) = (ownership.owner().expose(), waiter(ownership.prefix(), place));
+        let (ttl, floor) = (Argument::Number(ttl.as_millis()), Argument::Number(floor));
+        let manner = match place.manner {
+            Manner::Yield => "yield",
+            Manner::Called => "called",
+            Manner::Overtake => "overtake",
+        };
+        let arguments = [Argument::Text(owner), ttl, floor, Argument::Text(&waiter), Argument::Text(manner)];
+        let answer = self.run_with(&ACQUIRE_IN_LINE, &[commands.all_keys()], &arguments).await?;
+        reply::acquisition(&answer, ownership.resources())
+    }
+
+    async fn leave_line(&self, prefix: &KeyPrefix, resources: &Resources, place: &Place) -> Result<(), NodeError> {
+        let locks: Vec<String> = resources.iter().map(|resource| keys::lock(prefix, resource)).collect();
+        let lines: Vec<String> = resources.iter().map(|resource| keys::line(prefix, resource)).collect();
+        let waiter = waiter(prefix, place);
+        self.run_with(&LEAVE_LINE, &[&locks, &lines], &[Argument::Text(&waiter)]).await.map(drop)
     }
 
     async fn raise(&self, ownership: &Ownership, to: u64) -> Result<Raising, NodeError> {
         let commands = ownership.derived(|| Commands::new(ownership));
         let arguments = [Argument::Text(ownership.owner().expose()), Argument::Number(to)];
-        reply::raising(&self.run_with(&RAISE, commands.all_keys(), &arguments).await?)
+        reply::raising(&self.run_with(&RAISE, &[commands.lock_and_counter_keys()], &arguments).await?)
     }
 
     async fn extend(&self, ownership: &Ownership, ttl: Ttl) -> Result<Extension, NodeError> {
@@ -181,13 +215,13 @@ impl LockNode for RedisNode {
                 [Argument::Number(count), owner, Argument::Number(ttl.as_millis())]
             })
             .collect();
-        reply::extensions(&self.run_with(&EXTEND, &keys, &arguments).await?)
+        reply::extensions(&self.run_with(&EXTEND, &[&keys], &arguments).await?)
     }
 
     async fn release(&self, ownership: &Ownership) -> Result<Releasing, NodeError> {
         let commands = ownership.derived(|| Commands::new(ownership));
         let arguments = [Argument::Text(ownership.owner().expose())];
-        let by_text = || RELEASE.by_text(commands.lock_keys(), &arguments);
+        let by_text = || RELEASE.by_text(&[commands.lock_keys(), commands.line_keys()], &arguments);
         let answer = self.run(commands.release(&arguments), by_text).await?;
         reply::releasing(&answer)
     }
@@ -235,6 +269,11 @@ impl LockNode for RedisNode {
     fn unix_time(&self) -> Option<Duration> {
         self.link.unix_time()
     }
+}
+
+/// A waiter as lines hold it: its ticket, and the channel on which its client listens.
+fn waiter(prefix: &KeyPrefix, place: &Place) -> String {
+    format!("{}@{}", place.ticket, keys::channel(prefix, &place.listener))
 }
 
 impl fmt::Debug for RedisNode {

@@ -1,11 +1,13 @@
 //! Puts a client together and refuses what cannot work.
 
+use crate::bell::Listener;
 use crate::client::Client;
 use crate::clock::{Clock, SystemClock};
 use crate::error::SettingsError;
 use crate::floor::HighestTokens;
 use crate::keeper::Keeper;
 use crate::lane::Lane;
+use crate::line::Lines;
 use crate::node::LockNode;
 use crate::owner::{OsRandomness, Randomness};
 use crate::redlock::Redlock;
@@ -165,13 +167,16 @@ impl RedlockBuilder {
             clock_floor: self.clock_floor,
         };
         let terms = settings.terms(self.ttl, self.min_validity)?;
-        let lane = |node: Arc<dyn LockNode>| Arc::new(Lane::new(node, Arc::clone(&self.clock)));
+        let lines = Arc::new(Lines::default());
+        let lane = |node: Arc<dyn LockNode>| Arc::new(Lane::new(node, Arc::clone(&self.clock), Arc::clone(&lines)));
         Ok(Redlock::new(Client {
             lanes: self.nodes.into_iter().map(lane).collect(),
             settings,
             ttl: terms.ttl,
             clock: self.clock.clone(),
+            listener: Listener::new(&*self.randomness),
             randomness: self.randomness,
+            lines,
             keeper: Arc::new(Keeper::default()),
             watchdog: Arc::new(Watchdog::default()),
             highest_tokens: HighestTokens::default(),

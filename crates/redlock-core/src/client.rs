@@ -1,18 +1,20 @@
-//! What the clones of a client share, and how an acquire is tried again.
+//! What the clones of a client share.
 //!
-//! Between [`Redlock`](crate::Redlock), which takes the request, and [`crate::round`], which makes one attempt.
+//! Between [`crate::waiting`], which decides when to try, and [`crate::round`], which makes one attempt.
 
+use crate::bell::Listener;
 use crate::clock::Clock;
 use crate::error::AcquireError;
-use crate::fan_out;
+use crate::fan_out::{self, Call};
 use crate::floor::{self, HighestTokens};
 use crate::guard::Guard;
 use crate::keeper::Keeper;
 use crate::lane::Lane;
+use crate::line::{Lines, Turn};
 use crate::owner::{Owner, Ownership, Randomness};
 use crate::resource::{Resources, Ttl};
-use crate::round::Round;
-use crate::settings::{Retry, Settings, Terms};
+use crate::round::{Approach, Round};
+use crate::settings::{Settings, Terms};
 use crate::telemetry;
 use crate::undertaking::Undertaking;
 use crate::watchdog::Watchdog;
@@ -28,41 +30,19 @@ pub(crate) struct Client {
     pub(crate) keeper: Arc<Keeper>,
     pub(crate) watchdog: Arc<Watchdog>,
     pub(crate) highest_tokens: HighestTokens,
+    pub(crate) lines: Arc<Lines>,
+    pub(crate) listener: Listener,
 }
 
 impl Client {
-    /// Attempts until one is won or the patience of `retry` is at an end.
-    pub(crate) async fn wait_for(
+    /// One attempt, with its metrics.
+    pub(crate) async fn attempt(
         self: &Arc<Self>,
         resources: &Resources,
         terms: Terms,
-        retry: Retry,
-        attempts: &mut u32,
+        approach: Approach,
     ) -> Result<Guard, AcquireError> {
-        let began = self.clock.now();
-        loop {
-            let out_of_time = retry.wait <= self.clock.now().since(began);
-            *attempts += 1;
-            let error = match self.attempt(resources, terms).await {
-                Err(error) if error.is_worth_retrying() => error,
-                decided => return decided,
-            };
-            if retry.attempts <= *attempts || retry.wait.is_zero() {
-                return Err(error);
-            }
-            let waited = self.clock.now().since(began);
-            if out_of_time || retry.wait <= waited {
-                return Err(AcquireError::TimedOut { waited, attempts: *attempts, last: Box::new(error) });
-            }
-            // A pause that would outlast the wait ends with it, and one last attempt is made then.
-            let pause = retry.delay.saturating_add(self.random_part_of(retry.jitter));
-            tokio::time::sleep(pause.min(retry.wait.saturating_sub(waited))).await;
-        }
-    }
-
-    /// One attempt, with its metrics.
-    async fn attempt(self: &Arc<Self>, resources: &Resources, terms: Terms) -> Result<Guard, AcquireError> {
-        let result = Round::begin(self, resources, terms).run().await;
+        let result = Round::begin(self, resources, terms).run(approach).await;
         let outcome = match &result {
             Ok(guard) => {
                 metrics::histogram!(telemetry::ACQUIRE_SECONDS).record(guard.report().elapsed);
@@ -92,7 +72,7 @@ impl Client {
         floor::nodes_time(self.lanes.iter().map(|lane| lane.node().unix_time()))
     }
 
-    fn random_part_of(&self, duration: Duration) -> Duration {
+    pub(crate) fn random_part_of(&self, duration: Duration) -> Duration {
         let mut bytes = [0; 4];
         self.randomness.fill(&mut bytes);
         // Whoever asks for more than a year of jitter gets a year's.
@@ -102,15 +82,25 @@ impl Client {
 
 impl Client {
     /// Tells every node that may hold something of the undertaking's, without waiting for any.
-    pub(crate) fn release_in_background(&self, undertaking: &Arc<Undertaking>) {
-        let lanes = self.lanes.iter().enumerate();
-        let releases: Vec<_> = lanes
-            .filter(|(node, _)| undertaking.may_be_on(*node))
-            .map(|(node, lane)| fan_out::release(lane, undertaking, node))
-            .collect();
+    ///
+    /// The turn passes on once all of them have been told.
+    pub(crate) fn release_in_background(&self, undertaking: &Arc<Undertaking>, turn: Option<Turn>) {
+        let releases = self.releases(undertaking, turn);
         if !releases.is_empty() {
-            self.keeper.keep(releases);
+            self.keeper.keep(releases.into_iter().map(|(_, release)| release));
         }
+    }
+
+    /// A release for every node that may hold something of the undertaking's; the last one carries the turn.
+    pub(crate) fn releases(&self, undertaking: &Arc<Undertaking>, turn: Option<Turn>) -> Vec<(usize, Call)> {
+        let mut told = self.lanes.iter().enumerate().filter(|(node, _)| undertaking.may_be_on(*node)).peekable();
+        let mut releases = Vec::with_capacity(self.lanes.len());
+        let mut turn = turn;
+        while let Some((node, lane)) = told.next() {
+            let turn = if told.peek().is_none() { turn.take() } else { None };
+            releases.push((node, fan_out::release(lane, undertaking, node, turn)));
+        }
+        releases
     }
 }
 

@@ -4,8 +4,10 @@
 //! waiting (because the matter is decided, the deadline has passed, or the caller's future was dropped) goes to the
 //! [`Keeper`], which polls it to the end.
 
+use crate::bell::Place;
 use crate::keeper::Keeper;
 use crate::lane::{Lane, Pass};
+use crate::line::Turn;
 use crate::node::{Acquisition, Extension, HeldBy, Holder, Inspection, NodeError, Raising, Releasing};
 use crate::resource::{KeyPrefix, Resources, Ttl};
 use crate::token::FencingToken;
@@ -16,7 +18,7 @@ use std::fmt;
 use std::future::poll_fn;
 use std::ops::Range;
 use std::panic::AssertUnwindSafe;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::{Arc, Weak};
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -40,6 +42,7 @@ pub(crate) enum Answer {
     /// One answer for each hold of the renewal, in order.
     Extend(Range<usize>, Result<Vec<Extended>, NodeError>),
     Release(Result<Releasing, NodeError>),
+    Leave,
     Inspect(Result<Vec<Inspection>, NodeError>),
 }
 
@@ -166,12 +169,13 @@ pub(crate) enum Taking {
     Again,
 }
 
-/// The acquire of an undertaking on one node.
+/// The acquire of an undertaking on one node; with a place in the node's line, if it keeps one for us.
 pub(crate) fn acquire(
     pass: Pass,
     undertaking: &Arc<Undertaking>,
     node: usize,
     taking: Taking,
+    place: Option<Place>,
     keeper: &Arc<Keeper>,
 ) -> Call {
     let (undertaking, keeper) = (Arc::clone(undertaking), Arc::downgrade(keeper));
@@ -182,16 +186,19 @@ pub(crate) fn acquire(
         }
         let order = lane.node().order();
         let (ownership, ttl, floor) = (undertaking.ownership(), undertaking.ttl(), undertaking.floor());
-        let answer =
-            caught(lane.node().acquire(ownership, ttl, floor)).await.and_then(|acquisition| match acquisition {
-                // Not somebody else's: the request was delivered twice, or the node is known under two names.
-                Acquisition::Held(HeldBy { holder: Holder::Owner(holder), .. })
-                    if holder == ownership.owner().fingerprint() && taking == Taking::First =>
-                {
-                    Err(NodeError::protocol("it is held by this very attempt, which asked this server before"))
-                }
-                acquisition => Ok(acquisition),
-            });
+        let answer = match place {
+            None => caught(lane.node().acquire(ownership, ttl, floor)).await,
+            Some(place) => caught(lane.node().acquire_in_line(ownership, ttl, floor, &place)).await,
+        };
+        let answer = answer.and_then(|acquisition| match acquisition {
+            // Not somebody else's: the request was delivered twice, or the node is known under two names.
+            Acquisition::Held(HeldBy { holder: Holder::Owner(holder), .. })
+                if holder == ownership.owner().fingerprint() && taking == Taking::First =>
+            {
+                Err(NodeError::protocol("it is held by this very attempt, which asked this server before"))
+            }
+            acquisition => Ok(acquisition),
+        });
         let took = pass.answered(&answer);
         let in_order = order.is_some() && order == lane.node().order();
         let released_before = undertaking.may_be_released(node, in_order);
@@ -212,11 +219,22 @@ async fn caught<T>(call: impl Future<Output = Result<T, NodeError>>) -> Result<T
     }
 }
 
+/// Awaits a call, and says when it has been polled for the first time: on its way, as far as that is up to us.
+async fn sent<T>(call: impl Future<Output = T>, then: impl FnOnce()) -> T {
+    let mut call = pin!(call);
+    let at_once = poll_fn(|cx| Poll::Ready(call.as_mut().poll(cx))).await;
+    then();
+    match at_once {
+        Poll::Ready(answer) => answer,
+        Poll::Pending => call.await,
+    }
+}
+
 /// The acquire came back after the release that was to undo it: on this node the two may have taken effect in the wrong
 /// order, so release once more.
 fn release_again(lane: &Arc<Lane>, undertaking: &Arc<Undertaking>, node: usize, keeper: &Weak<Keeper>) {
     if let Some(keeper) = keeper.upgrade() {
-        keeper.keep([release(lane, undertaking, node)]);
+        keeper.keep([release(lane, undertaking, node, None)]);
     }
 }
 
@@ -287,21 +305,27 @@ const RELEASE_PAUSE_MAX: Duration = Duration::from_millis(500);
 const RELEASE_PATIENCE_MAX: Duration = Duration::from_secs(300);
 
 /// The release of an undertaking on one node: tried again until the node answers, or until what it would remove has
-/// expired by itself. Each failure on the way is noted in the undertaking.
-pub(crate) fn release(lane: &Arc<Lane>, undertaking: &Arc<Undertaking>, node: usize) -> Call {
+/// expired by itself. Each failure on the way is noted in the undertaking. The turn, if this call carries it, passes on as
+/// soon as the release has been sent for the first time.
+pub(crate) fn release(lane: &Arc<Lane>, undertaking: &Arc<Undertaking>, node: usize, turn: Option<Turn>) -> Call {
     let (lane, undertaking) = (Arc::clone(lane), Arc::clone(undertaking));
     Box::pin(async move {
         let patience = undertaking.longest_ttl().as_duration().min(RELEASE_PATIENCE_MAX);
         let mut waited = Duration::ZERO;
         let mut pause = RELEASE_PAUSE_MIN;
         let mut tried_before = false;
+        let mut turn = turn;
         loop {
             let pass = lane.admit_release();
             undertaking.release_begun(node);
-            let answer = caught(lane.node().release(undertaking.ownership())).await;
+            let answer = sent(caught(lane.node().release(undertaking.ownership())), || drop(turn.take())).await;
             let answer = answer.map(|releasing| match releasing {
                 // An earlier try may have done it, with its answer lost.
                 Releasing::Gone if tried_before => Releasing::Released,
+                Releasing::PassedOn => {
+                    lane.note_crowd(undertaking.ownership().resources());
+                    Releasing::Released
+                }
                 releasing => releasing,
             });
             tried_before = true;
@@ -322,5 +346,16 @@ pub(crate) fn release(lane: &Arc<Lane>, undertaking: &Arc<Undertaking>, node: us
             }
             return Reply { node, took, answer: Answer::Release(answer) };
         }
+    })
+}
+
+/// Leaves the lines for an undertaking's resources on one node. Tried once: a place that stays is found deaf.
+pub(crate) fn leave(lane: &Arc<Lane>, node: usize, prefix: &KeyPrefix, resources: &Resources, place: Place) -> Call {
+    let (lane, prefix, resources) = (Arc::clone(lane), prefix.clone(), resources.clone());
+    Box::pin(async move {
+        let pass = lane.admit_release();
+        let answer = caught(lane.node().leave_line(&prefix, &resources, &place)).await;
+        let took = pass.answered(&answer);
+        Reply { node, took, answer: Answer::Leave }
     })
 }

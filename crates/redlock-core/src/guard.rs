@@ -3,8 +3,9 @@
 use crate::client::Client;
 use crate::clock::Moment;
 use crate::error::{ExtendError, LossReason, NotEnoughValidity};
-use crate::fan_out::{self, Answer, FanOut, Reply};
+use crate::fan_out::{Answer, FanOut, Reply};
 use crate::hold::{Hold, HoldState};
+use crate::line::Turn;
 use crate::node::{NodeError, Releasing};
 use crate::owner::Owner;
 use crate::renewal::{self, Patience};
@@ -41,6 +42,7 @@ pub struct Guard {
     client: Arc<Client>,
     hold: Arc<Hold>,
     report: Report,
+    turn: Option<Turn>,
     released: bool,
 }
 
@@ -54,7 +56,13 @@ impl Guard {
         report: Report,
     ) -> Self {
         let hold = Arc::new(Hold::new(undertaking, grant, valid_until, terms, Arc::clone(&client.clock)));
-        Self { client, hold, report, released: false }
+        Self { client, hold, report, turn: None, released: false }
+    }
+
+    /// From now on those who wait in this process wait for this guard.
+    pub(crate) fn take_turn(&mut self, turn: Turn) {
+        turn.holding(&self.hold);
+        self.turn = Some(turn);
     }
 
     /// What the storage needs: the resources and their token.
@@ -200,11 +208,9 @@ impl Guard {
         let nodes = self.client.lanes.len();
         let mut answers: Vec<NodeRelease> = (0..nodes).map(|_| NodeRelease::NotThere).collect();
         let mut fan_out = FanOut::new(Arc::clone(&self.client.keeper), self.hold.terms().node_timeout);
-        for (node, lane) in self.client.lanes.iter().enumerate() {
-            if undertaking.may_be_on(node) {
-                answers[node] = NodeRelease::NotHeard;
-                fan_out.push(fan_out::release(lane, &undertaking, node));
-            }
+        for (node, release) in self.client.releases(&undertaking, self.turn.take()) {
+            answers[node] = NodeRelease::NotHeard;
+            fan_out.push(release);
         }
         // From here on the calls are owned by the round, which hands them over if this future is dropped.
         self.released = true;
@@ -231,7 +237,7 @@ impl Guard {
 fn hear(answers: &mut [NodeRelease], reply: Reply) {
     let Answer::Release(answer) = reply.answer else { unreachable!("only releases were asked for") };
     answers[reply.node] = match answer {
-        Ok(Releasing::Released) => NodeRelease::Released,
+        Ok(Releasing::Released | Releasing::PassedOn) => NodeRelease::Released,
         Ok(Releasing::Gone | Releasing::NotOwner) => NodeRelease::AlreadyGone,
         Err(error) => NodeRelease::Failed(error),
     };
@@ -242,7 +248,7 @@ impl Drop for Guard {
         if !self.released {
             metrics::counter!(telemetry::DROPPED_GUARDS).increment(1);
             self.hold.release();
-            self.client.release_in_background(self.hold.undertaking());
+            self.client.release_in_background(self.hold.undertaking(), self.turn.take());
         }
     }
 }

@@ -7,7 +7,9 @@
 //! Between [`crate::fan_out`], which asks, and the [`LockNode`], which answers.
 
 use crate::clock::{Clock, Moment};
+use crate::line::Lines;
 use crate::node::{LockNode, NodeError};
+use crate::resource::Resources;
 use crate::tally::quorum_of;
 use crate::telemetry::{self, NodeSeconds};
 use std::fmt;
@@ -27,6 +29,7 @@ const REST: Duration = Duration::from_millis(250);
 pub(crate) struct Lane {
     node: Arc<dyn LockNode>,
     clock: Arc<dyn Clock>,
+    lines: Arc<Lines>,
     seconds: NodeSeconds,
     state: Mutex<State>,
 }
@@ -41,9 +44,14 @@ struct State {
 }
 
 impl Lane {
-    pub(crate) fn new(node: Arc<dyn LockNode>, clock: Arc<dyn Clock>) -> Self {
+    pub(crate) fn new(node: Arc<dyn LockNode>, clock: Arc<dyn Clock>, lines: Arc<Lines>) -> Self {
         let seconds = NodeSeconds::of(node.name());
-        Self { node, clock, seconds, state: Mutex::default() }
+        Self { node, clock, lines, seconds, state: Mutex::default() }
+    }
+
+    /// The node says that others wait for the resources.
+    pub(crate) fn note_crowd(&self, resources: &Resources) {
+        self.lines.note_crowd(resources, &*self.clock);
     }
 
     /// Reports what a call came to.
@@ -58,12 +66,18 @@ impl Lane {
         &*self.node
     }
 
+    /// Whether a call would be let through now.
+    pub(crate) fn is_open(&self, patience: Duration) -> bool {
+        let now = self.clock.now();
+        let state = self.state();
+        !state.is_silent(now, patience) && !state.is_resting(now)
+    }
+
     /// Lets one call through, or says why the node is left alone.
     pub(crate) fn admit(self: &Arc<Self>, patience: Duration) -> Result<Pass, NodeError> {
         let now = self.clock.now();
         let mut state = self.state();
-        let resting = state.rests_until.is_some_and(|until| now < until);
-        if state.is_silent(now, patience) || resting {
+        if state.is_silent(now, patience) || state.is_resting(now) {
             return Err(NodeError::LeftAlone { again_within: REST });
         }
         if FAILURES_BEFORE_REST <= state.failures {
@@ -104,6 +118,10 @@ impl Lane {
 }
 
 impl State {
+    fn is_resting(&self, now: Moment) -> bool {
+        self.rests_until.is_some_and(|until| now < until)
+    }
+
     fn is_silent(&self, now: Moment, patience: Duration) -> bool {
         0 < self.under_way && self.last_sign.is_some_and(|sign| patience < now.since(sign))
     }
@@ -201,7 +219,7 @@ mod tests {
 
     fn lane() -> (Arc<Lane>, Arc<ManualClock>) {
         let clock = Arc::new(ManualClock::default());
-        (Arc::new(Lane::new(Arc::new(NeverAsked), clock.clone())), clock)
+        (Arc::new(Lane::new(Arc::new(NeverAsked), clock.clone(), Arc::default())), clock)
     }
 
     fn failure() -> Result<(), NodeError> {

@@ -44,7 +44,7 @@
 //! | all of it in one call | [`Redlock::with_lock`], [`Request::work`], [`OnLoss`], [`WorkError`] |
 //! | leader election | [`Election`], [`Leadership`], [`Leader`] |
 //! | to look | [`Redlock::inspect`]; names of metrics and spans in [`telemetry`] |
-//! | a node of one's own | [`LockNode`], the contract; [`Ownership`], [`Owner`], [`NodeError`] |
+//! | a node of one's own | [`LockNode`], the contract; [`Ownership`], [`Owner`], [`NodeError`]; [`Listener`] and [`Place`] to wake waiters |
 //! | the decisions, without clock, await and randomness | [`tally`], [`validity`], [`mint`], [`attempt`] |
 //! | tests and simulation | [`Clock`], [`Randomness`] |
 //! | programs without async | `blocking` (feature `blocking`) |
@@ -55,14 +55,15 @@
 //!  name, ttl, owner     resource, owner, clock, token
 //!        │
 //!        ▼
-//!     LockNode          node            the contract
-//!        │              lane            one node as one client sees it
+//!     LockNode          node, bell      the contract; how a node wakes who waits
+//!        │              line, lane      who waits inside this process; one node as one client sees it
 //!        ▼
 //!     ask them all      fan_out         under one deadline; keeper polls to the end what nobody waits for
 //!        │
 //!     replies ──▶       tally, validity, mint, attempt: what does it amount to?
 //!        ▼
-//!     Redlock           client, round   one attempt after the other, each undone unless it is won
+//!     Redlock           waiting, round  one attempt after the other, each undone unless it is won
+//!        │              arbiter         the node that keeps the order among processes
 //!        ▼
 //!      Guard            guard           token, validity; extend, release, drop
 //!        │              watchdog        keeps it extended, announces its loss
@@ -77,7 +78,9 @@ mod resource;
 mod owner;
 mod clock;
 mod token;
+mod bell;
 mod node;
+mod line;
 mod lane;
 mod undertaking;
 mod keeper;
@@ -90,8 +93,10 @@ mod report;
 mod error;
 mod settings;
 mod floor;
+mod arbiter;
 mod builder;
 mod client;
+mod waiting;
 mod round;
 mod redlock;
 mod hold;
@@ -107,6 +112,7 @@ pub mod telemetry;
 #[cfg(test)]
 mod testing;
 
+pub use bell::{Bell, Listener, Manner, Place};
 pub use builder::RedlockBuilder;
 pub use clock::{Clock, Moment, SystemClock, TokioClock};
 pub use error::{AcquireError, ExtendError, LossReason, NotEnoughValidity, SettingsError};

@@ -18,6 +18,7 @@
 //!   may have overtaken its acquire is repeated by the caller.
 //! * **Once.** A call must not be repeated inside a node after it may have taken effect.
 
+use crate::bell::{Listener, Place};
 use crate::owner::{Fingerprint, Ownership};
 use crate::resource::{KeyPrefix, Resource, Resources, Ttl};
 use async_trait::async_trait;
@@ -71,8 +72,47 @@ pub trait LockNode: Send + Sync {
 
     /// Frees those of the resources that the owner holds.
     ///
-    /// Idempotent; never frees what another owner holds, and never touches a counter.
+    /// Idempotent; never frees what another owner holds, and never touches a counter. A node with lines of waiters (see
+    /// [`LockNode::listen`]) wakes the first one in the line of each resource that is free afterwards.
     async fn release(&self, ownership: &Ownership) -> Result<Releasing, NodeError>;
+
+    /// Makes sure that wake-ups for the waiters of `listener` reach its bell from now on; returns once they do. Asked again
+    /// before each wait, so it has to be cheap where they do already.
+    ///
+    /// A node that can no longer deliver (its connection broke, say) calls [`Bell::ring_all`] once and listens no more until
+    /// it is asked again. It stops by itself when the bell is gone, and may stop when nobody has waited for a while. Wake-ups
+    /// are a matter of order and speed, never of safety: a lost one is made up for by asking again.
+    ///
+    /// The default offers none: waiters then ask again at intervals.
+    async fn listen(&self, prefix: &KeyPrefix, listener: &Listener) -> Result<(), NodeError> {
+        let _ = (prefix, listener);
+        Err(NodeError::Unsupported)
+    }
+
+    /// As [`LockNode::acquire`], for a waiter in this node's line for the resources; in one atomic step.
+    ///
+    /// On a grant the waiter leaves the line. Otherwise it stands in the line of the resource that is in its way, at the end
+    /// unless it stands there already. [`Place::manner`] says what a line of others means to it; if they are what is in its
+    /// way, the answer names [`Holder::Line`], and the first of them has been woken.
+    ///
+    /// Only asked of nodes that listen. The default knows no line.
+    async fn acquire_in_line(
+        &self,
+        ownership: &Ownership,
+        ttl: Ttl,
+        floor: u64,
+        place: &Place,
+    ) -> Result<Acquisition, NodeError> {
+        let _ = place;
+        self.acquire(ownership, ttl, floor).await
+    }
+
+    /// Takes a waiter out of the lines of the resources, and wakes the first of those that are left in the line of each
+    /// resource that is free: a wake-up that may have come for this waiter is passed on. Idempotent.
+    async fn leave_line(&self, prefix: &KeyPrefix, resources: &Resources, place: &Place) -> Result<(), NodeError> {
+        let _ = (prefix, resources, place);
+        Ok(())
+    }
 
     /// Tells who holds each resource, for how long, and where its counter stands. Changes nothing, and need not be atomic.
     async fn inspect(&self, prefix: &KeyPrefix, resources: &Resources) -> Result<Vec<Inspection>, NodeError> {
@@ -146,6 +186,8 @@ pub enum Extension {
 pub enum Releasing {
     /// The owner held all resources and holds none of them any more.
     Released,
+    /// The same, and somebody who waits in line for one of them was woken.
+    PassedOn,
     /// Some of the resources were held by nobody, none by somebody else. The owner holds none of them any more.
     Gone,
     /// Some of the resources are held by somebody else. The owner holds none of them any more.
@@ -173,6 +215,8 @@ pub enum Holder {
         /// What the node calls that kind of data.
         kind: String,
     },
+    /// Nobody yet: it is free, and others who wait in line for it come first.
+    Line,
     /// The node does not say.
     Unknown,
 }
@@ -197,6 +241,7 @@ impl fmt::Display for HeldBy {
             Holder::Foreign { kind } => {
                 write!(f, "the key of {name:?} exists with foreign type {kind}, so it is data and not a lock")?;
             }
+            Holder::Line => write!(f, "{name:?} free, and others are first in line for it")?,
             Holder::Unknown => write!(f, "{name:?} held")?,
         }
         match remaining {

@@ -2,10 +2,11 @@
 //!
 //! ```text
 //!  acquire(resources)
+//!     │  waiting.rs: whose turn is it in this process, and among processes?
 //!     │  round.rs: ask all nodes at once ─▶ attempt.rs says: wait / raise / won / lost
 //!     │     won, and validity left ──▶ a guard
 //!     │     anything else, or the future dropped ──▶ every node that may hold something is told, in the background
-//!     └─ client.rs: contended, unavailable, too slow: pause, and again while the time to wait lasts
+//!     └─ contended, unavailable, too slow: wait to be called, or pause, and again while the time to wait lasts
 //! ```
 
 use crate::builder::RedlockBuilder;
@@ -18,6 +19,7 @@ use crate::node::{Inspection, LockNode, NodeError};
 use crate::resource::{IntoResources, ResourceError, Resources};
 use crate::settings::{NODE_TIMEOUT, Retry};
 use crate::telemetry;
+use crate::waiting::Waiting;
 use futures_util::future::{Either, select};
 use std::fmt;
 use std::pin::pin;
@@ -227,7 +229,7 @@ impl Request<'_> {
         );
         let mut attempts = 0;
         let result = {
-            let wait = client.wait_for(&resources, terms, self.retry, &mut attempts).instrument(span.clone());
+            let wait = Waiting::new(client, &resources, terms, self.retry).run(&mut attempts).instrument(span.clone());
             match select(pin!(wait), pin!(cancelled)).await {
                 Either::Left((result, _)) => Some(result),
                 Either::Right(_) => None,

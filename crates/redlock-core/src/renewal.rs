@@ -235,7 +235,7 @@ impl Renewal<'_> {
             let call = ballot.hold.unless_over(|| {
                 let pass = lane.admit(ballot.terms.node_timeout).ok()?;
                 undertaking.acquire_sent(*node);
-                Some(fan_out::acquire(pass, undertaking, *node, Taking::Again, &self.client.keeper))
+                Some(fan_out::acquire(pass, undertaking, *node, Taking::Again, None, &self.client.keeper))
             });
             if let Some(call) = call.flatten() {
                 self.client.keeper.keep([call]);

@@ -4,13 +4,14 @@
 //! disarmed only by the guard that takes its place.
 
 use crate::attempt::{AcquireVote, Attempt, RaiseVote, Step};
+use crate::bell::Place;
 use crate::client::Client;
 use crate::clock::Moment;
 use crate::error::AcquireError;
 use crate::fan_out::{self, Answer, FanOut, Reply, Taking};
 use crate::floor;
 use crate::guard::Guard;
-use crate::lane::{self, Lane, Twins};
+use crate::lane::{self, Lane, Pass, Twins};
 use crate::node::{Acquisition, NodeError, Raising, Refusal};
 use crate::report::{FailureClass, NodeOutcome, NodeReport, Report};
 use crate::resource::Resources;
@@ -21,6 +22,17 @@ use crate::undertaking::Undertaking;
 use crate::validity::whole_validity;
 use std::sync::Arc;
 use std::time::Duration;
+
+/// Whom an attempt asks, and in which order.
+#[derive(Clone, Debug)]
+pub(crate) enum Approach {
+    /// All nodes at once: nothing is known of others who want the same.
+    AllAtOnce,
+    /// All nodes at once, the arbiter in its line: it has called.
+    Called { arbiter: usize, place: Place },
+    /// The arbiter, in its line if it keeps one; then the others.
+    ArbiterFirst { arbiter: usize, place: Option<Place> },
+}
 
 /// One attempt in progress.
 pub(crate) struct Round<'a> {
@@ -61,8 +73,15 @@ impl<'a> Round<'a> {
         }
     }
 
-    pub(crate) async fn run(mut self) -> Result<Guard, AcquireError> {
-        let mut step = self.ask_all();
+    pub(crate) async fn run(mut self, approach: Approach) -> Result<Guard, AcquireError> {
+        let mut step = match approach {
+            Approach::AllAtOnce => self.ask_all(None),
+            Approach::Called { arbiter, place } => self.ask_all(Some((arbiter, place))),
+            Approach::ArbiterFirst { arbiter, place } => match self.ask_arbiter(arbiter, place).await {
+                Some(step) => step,
+                None => return Err(self.lost(FailureClass::Contended)),
+            },
+        };
         loop {
             step = match step {
                 Step::Won(token) => return self.won(token),
@@ -91,14 +110,45 @@ impl<'a> Round<'a> {
         }
     }
 
-    fn ask_all(&mut self) -> Step {
+    /// Asks the arbiter alone, and the others only if it grants (or says nothing, so that nobody keeps order). `None` if
+    /// it says that others come first: contenders that ask one node do not split the vote.
+    async fn ask_arbiter(&mut self, arbiter: usize, place: Option<Place>) -> Option<Step> {
+        let step = match self.client.lanes[arbiter].admit(self.terms.node_timeout) {
+            Ok(pass) => {
+                self.ask(pass, arbiter, place);
+                let step = match self.fan_out.next().await {
+                    Some(reply) => self.hear(reply),
+                    None => {
+                        self.outcomes[arbiter].0 = self.timed_out();
+                        self.attempt.on_acquire(arbiter, AcquireVote::Failed)
+                    }
+                };
+                if matches!(self.outcomes[arbiter].0, NodeOutcome::Held(_)) {
+                    return None;
+                }
+                // Its answer, should it still come, is nobody's any more; and the others have their own time.
+                self.fan_out = FanOut::new(Arc::clone(&self.client.keeper), self.terms.node_timeout);
+                step
+            }
+            Err(error) => {
+                self.outcomes[arbiter].0 = NodeOutcome::Failed(error);
+                self.attempt.on_acquire(arbiter, AcquireVote::Failed)
+            }
+        };
+        // A single node has decided already.
+        Some(if step == Step::Wait { self.ask_all(None) } else { step })
+    }
+
+    /// Asks all nodes that have not been asked yet, one of them in its line.
+    fn ask_all(&mut self, mut in_line: Option<(usize, Place)>) -> Step {
         let patience = self.terms.node_timeout;
         let mut step = Step::Wait;
         for (node, pass) in lane::admit_to_all(&self.client.lanes, patience).into_iter().enumerate() {
             match pass {
+                _ if !matches!(self.outcomes[node].0, NodeOutcome::NotHeard) => {}
                 Ok(pass) => {
-                    let keeper = &self.client.keeper;
-                    self.fan_out.push(fan_out::acquire(pass, &self.undo.undertaking, node, Taking::First, keeper));
+                    let place = in_line.take_if(|(arbiter, _)| *arbiter == node).map(|(_, place)| place);
+                    self.ask(pass, node, place);
                 }
                 Err(error) => {
                     self.outcomes[node].0 = NodeOutcome::Failed(error);
@@ -111,6 +161,11 @@ impl<'a> Round<'a> {
             self.fan_out = FanOut::new(Arc::clone(&self.client.keeper), patience);
         }
         step
+    }
+
+    fn ask(&mut self, pass: Pass, node: usize, place: Option<Place>) {
+        let (undertaking, keeper) = (&self.undo.undertaking, &self.client.keeper);
+        self.fan_out.push(fan_out::acquire(pass, undertaking, node, Taking::First, place, keeper));
     }
 
     fn raise_all(&mut self, to: FencingToken) -> Step {
@@ -172,7 +227,7 @@ impl<'a> Round<'a> {
                 };
                 self.attempt.on_raise(node, to, vote)
             }
-            Answer::Extend(..) | Answer::Release(_) | Answer::Inspect(_) => {
+            Answer::Extend(..) | Answer::Release(_) | Answer::Leave | Answer::Inspect(_) => {
                 unreachable!("a round only acquires and raises")
             }
         }
@@ -194,11 +249,15 @@ impl<'a> Round<'a> {
     }
 
     fn deadline_passed(&mut self) {
-        for (node, (outcome, _)) in self.outcomes.iter_mut().enumerate() {
-            if matches!(outcome, NodeOutcome::NotHeard) || self.attempt.wants_raise(node) {
-                *outcome = NodeOutcome::Failed(NodeError::Timeout { after: self.terms.node_timeout });
+        for node in 0..self.outcomes.len() {
+            if matches!(self.outcomes[node].0, NodeOutcome::NotHeard) || self.attempt.wants_raise(node) {
+                self.outcomes[node].0 = self.timed_out();
             }
         }
+    }
+
+    fn timed_out(&self) -> NodeOutcome {
+        NodeOutcome::Failed(NodeError::Timeout { after: self.terms.node_timeout })
     }
 
     /// What is left of the validity, unless it is less than is useful.
@@ -287,7 +346,7 @@ impl Undo {
 impl Drop for Undo {
     fn drop(&mut self) {
         if self.armed {
-            self.client.release_in_background(&self.undertaking);
+            self.client.release_in_background(&self.undertaking, None);
         }
     }
 }

@@ -6,7 +6,7 @@
 //! because no resource's name begins with `~`:
 //!
 //! ```text
-//!  resource a       lock:a        ~ counter  lock:~fence:{lock:a}
+//!  resource a       lock:a        ~ counter  lock:~fence:{lock:a}       line  lock:~line:{lock:a}
 //!  resource a{b}c   lock:a{b}c    ~ counter  lock:~fence:{b}:lock:a{b}c      (the slot of lock:a{b}c is that of b)
 //!  resource a}b     lock:a}b      ~ counter  lock:~fence:{…}:lock:a}b        (no tag can hold a brace: letters in the
 //!                                                                             same slot stand in)
@@ -14,12 +14,14 @@
 
 use redlock_core::{KeyPrefix, Ownership, Resource};
 
-/// The lock keys, the counter keys in the same order, and the namespace record.
-pub(super) fn with_counters(ownership: &Ownership) -> Vec<String> {
-    let mut keys = Vec::with_capacity(2 * ownership.resources().len() + 1);
-    keys.extend(ownership.resources().iter().map(|resource| lock(ownership.prefix(), resource)));
-    keys.extend(ownership.resources().iter().map(|resource| counter(ownership.prefix(), resource)));
-    keys.push(record(ownership.prefix()));
+/// The lock keys, the counter keys in the same order, the namespace record, the line keys in the same order.
+pub(super) fn all(ownership: &Ownership) -> Vec<String> {
+    let (prefix, resources) = (ownership.prefix(), ownership.resources());
+    let mut keys = Vec::with_capacity(3 * resources.len() + 1);
+    keys.extend(resources.iter().map(|resource| lock(prefix, resource)));
+    keys.extend(resources.iter().map(|resource| counter(prefix, resource)));
+    keys.push(record(prefix));
+    keys.extend(resources.iter().map(|resource| line(prefix, resource)));
     keys
 }
 
@@ -29,6 +31,16 @@ pub(super) fn lock(prefix: &KeyPrefix, resource: &Resource) -> String {
 
 pub(super) fn counter(prefix: &KeyPrefix, resource: &Resource) -> String {
     beside("~fence:", prefix, resource)
+}
+
+/// Who waits for the resource.
+pub(super) fn line(prefix: &KeyPrefix, resource: &Resource) -> String {
+    beside("~line:", prefix, resource)
+}
+
+/// The channel on which one client's waiters are called.
+pub(super) fn channel(prefix: &KeyPrefix, listener: &str) -> String {
+    [prefix.as_str(), "~call:", listener].concat()
 }
 
 /// The namespace record, one per prefix.
@@ -143,6 +155,9 @@ mod tests {
             let prefix = KeyPrefix::new(prefix).unwrap();
             let (one, two) = (Resource::new(&first).unwrap(), Resource::new(&second).unwrap());
             prop_assert_eq!(slot_of(&lock(&prefix, &one)), slot_of(&counter(&prefix, &one)));
+            prop_assert_eq!(slot_of(&lock(&prefix, &one)), slot_of(&line(&prefix, &one)));
+            prop_assert_ne!(line(&prefix, &one), lock(&prefix, &two));
+            prop_assert_ne!(line(&prefix, &one), counter(&prefix, &two));
             prop_assert_ne!(counter(&prefix, &one), lock(&prefix, &two));
             prop_assert_ne!(counter(&prefix, &one), record(&prefix));
             prop_assert_ne!(lock(&prefix, &one), record(&prefix));

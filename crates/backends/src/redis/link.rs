@@ -107,6 +107,10 @@ impl Link {
         &self.name
     }
 
+    pub(super) fn client(&self) -> &redis::Client {
+        &self.client
+    }
+
     pub(super) fn identity(&self) -> Option<Arc<str>> {
         self.known().identity.clone()
     }

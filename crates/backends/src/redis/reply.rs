@@ -27,6 +27,7 @@ fn held(parts: &[Value], resources: &Resources) -> Option<HeldBy> {
     let holder = match text(what)?.as_str() {
         "owner" => Holder::Owner(Fingerprint::of(&text(holder)?)),
         "foreign" => Holder::Foreign { kind: text(holder)? },
+        "line" => Holder::Line,
         _ => return None,
     };
     Some(HeldBy { resource, holder, remaining: remaining_of(remaining) })
@@ -69,6 +70,7 @@ fn extension(answer: &Value) -> Result<Extension, NodeError> {
 pub(super) fn releasing(answer: &Value) -> Result<Releasing, NodeError> {
     match answer {
         Value::Int(1) => Ok(Releasing::Released),
+        Value::Int(2) => Ok(Releasing::PassedOn),
         Value::Int(0) => Ok(Releasing::Gone),
         Value::Int(-1) => Ok(Releasing::NotOwner),
         _ => Err(unexpected(answer)),

@@ -3,16 +3,22 @@
 use redis::Cmd;
 use std::sync::LazyLock;
 
-pub(super) static ACQUIRE: LazyLock<Script> =
-    LazyLock::new(|| Script::new(concat!(include_str!("scripts/record.lua"), include_str!("scripts/acquire.lua"))));
-pub(super) static RAISE: LazyLock<Script> =
-    LazyLock::new(|| Script::new(concat!(include_str!("scripts/record.lua"), include_str!("scripts/raise.lua"))));
-pub(super) static EXTEND: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("scripts/extend.lua")));
-pub(super) static RELEASE: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("scripts/release.lua")));
+macro_rules! script {
+    ($($part:literal),+) => {
+        LazyLock::new(|| Script::new(concat!($(include_str!(concat!("scripts/", $part, ".lua"))),+)))
+    };
+}
+
+pub(super) static ACQUIRE: LazyLock<Script> = script!("record", "held", "acquire");
+pub(super) static ACQUIRE_IN_LINE: LazyLock<Script> = script!("record", "held", "line", "acquire_in_line", "acquire");
+pub(super) static RAISE: LazyLock<Script> = script!("record", "raise");
+pub(super) static EXTEND: LazyLock<Script> = script!("extend");
+pub(super) static RELEASE: LazyLock<Script> = script!("line", "release");
+pub(super) static LEAVE_LINE: LazyLock<Script> = script!("line", "leave_line");
 
 /// All of them, to be taught to a server on connecting.
-pub(super) fn all() -> [&'static Script; 4] {
-    [&ACQUIRE, &RAISE, &EXTEND, &RELEASE]
+pub(super) fn all() -> [&'static Script; 6] {
+    [&ACQUIRE, &ACQUIRE_IN_LINE, &RAISE, &EXTEND, &RELEASE, &LEAVE_LINE]
 }
 
 /// A text and the digest by which a server that has seen it knows it.
@@ -27,12 +33,12 @@ impl Script {
     }
 
     /// Runs the script on a server that knows it; costs no more than its digest.
-    pub(super) fn by_digest(&self, keys: &[String], arguments: &[Argument<'_>]) -> Cmd {
+    pub(super) fn by_digest(&self, keys: &[&[String]], arguments: &[Argument<'_>]) -> Cmd {
         command("EVALSHA", &self.digest, keys, arguments)
     }
 
     /// Runs the script on any server, which knows it from then on.
-    pub(super) fn by_text(&self, keys: &[String], arguments: &[Argument<'_>]) -> Cmd {
+    pub(super) fn by_text(&self, keys: &[&[String]], arguments: &[Argument<'_>]) -> Cmd {
         command("EVAL", self.text, keys, arguments)
     }
 
@@ -51,12 +57,14 @@ pub(super) enum Argument<'a> {
     Number(u64),
 }
 
-fn command(name: &str, script: &str, keys: &[String], arguments: &[Argument<'_>]) -> Cmd {
+fn command(name: &str, script: &str, keys: &[&[String]], arguments: &[Argument<'_>]) -> Cmd {
+    let keys = || keys.iter().copied().flatten();
+    let count = keys().count();
     // Room for everything at once: numbers have 20 digits at most.
-    let text = name.len() + script.len() + keys.iter().map(String::len).sum::<usize>();
-    let mut command = Cmd::with_capacity(3 + keys.len() + arguments.len(), text + 40 * (1 + arguments.len()));
-    command.arg(name).arg(script).arg(keys.len());
-    for key in keys {
+    let text = name.len() + script.len() + keys().map(String::len).sum::<usize>();
+    let mut command = Cmd::with_capacity(3 + count + arguments.len(), text + 40 * (1 + arguments.len()));
+    command.arg(name).arg(script).arg(count);
+    for key in keys() {
         command.arg(key.as_str());
     }
     for argument in arguments {

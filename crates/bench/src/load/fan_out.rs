@@ -31,9 +31,13 @@ const COMPARE_AND_DELETE: &str =
 /// The text of our own scripts, as our node sends them.
 const OUR_ACQUIRE: &str = concat!(
     include_str!("../../../backends/src/redis/scripts/record.lua"),
+    include_str!("../../../backends/src/redis/scripts/held.lua"),
     include_str!("../../../backends/src/redis/scripts/acquire.lua")
 );
-const OUR_RELEASE: &str = include_str!("../../../backends/src/redis/scripts/release.lua");
+const OUR_RELEASE: &str = concat!(
+    include_str!("../../../backends/src/redis/scripts/line.lua"),
+    include_str!("../../../backends/src/redis/scripts/release.lua")
+);
 
 type Call = Pin<Box<dyn Future<Output = RedisResult<Value>> + Send>>;
 
@@ -102,7 +106,13 @@ impl FanOut {
             Commands::OurScripts => self.ask(acquire, |answer| matches!(answer, Value::Int(_))).await,
         };
         let mut release = redis::cmd("EVALSHA");
-        release.arg(&self.release).arg(1).arg(&self.key).arg(&owner);
+        match self.commands {
+            Commands::Plain => release.arg(&self.release).arg(1).arg(&self.key),
+            Commands::OurScripts => {
+                release.arg(&self.release).arg(2).arg(&self.key).arg(format!("lock:~line:{{{}}}", self.key))
+            }
+        };
+        release.arg(&owner);
         let unlocked = self.ask(release, |answer| matches!(answer, Value::Int(1))).await;
         match (locked, unlocked) {
             (true, true) => Ok(()),

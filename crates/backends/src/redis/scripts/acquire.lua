@@ -8,18 +8,10 @@
 -- Atomic because a script runs without any other command in between: all lock keys are looked at before the first is
 -- written. The lock key is a plain string written with NX PX, what every other Redlock client writes, so they exclude us
 -- and we them. The usual grant, of one resource with a counter, costs two calls: SET NX PX, SET GET PX.
-local n = (#KEYS - 1) / 2
+--
+-- Ends the script that acquires in line, too; there n line keys follow, and more arguments.
+local n = (#KEYS - 1) / (ARGV[4] and 3 or 2)
 local owner, ttl, counter = ARGV[1], ARGV[2], ARGV[3] + 1
-
-local function held(position)
-  local key = KEYS[position]
-  local remaining = redis.call('PTTL', key)
-  local holder = redis.pcall('GET', key)
-  if type(holder) == 'string' then
-    return {position, remaining, 'owner', string.sub(holder, 1, 64)}
-  end
-  return {position, remaining, 'foreign', redis.call('TYPE', key).ok}
-end
 
 if n == 1 then
   if not redis.call('SET', KEYS[1], owner, 'NX', 'PX', ttl) then return held(1) end
