@@ -6,8 +6,9 @@
 
 use async_trait::async_trait;
 use redlock_core::{
-    Acquisition, Bell, Clock, Extension, Fingerprint, Health, HeldBy, Holder, Inspection, KeyPrefix, Listener, LockNode,
-    Manner, Moment, NodeError, Ownership, Place, Raising, Releasing, Remaining, Resource, Resources, SystemClock, Ttl,
+    Acquisition, Bell, Clock, Extension, Fingerprint, Health, HeldBy, Holder, Inspection, KeyPrefix, Listener,
+    LockNode, Manner, Moment, NodeError, Ownership, Place, Raising, Releasing, Remaining, Resource, Resources,
+    SystemClock, Ttl,
 };
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};

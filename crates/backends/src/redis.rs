@@ -135,7 +135,12 @@ impl RedisNode {
         }
     }
 
-    async fn run_with(&self, script: &Script, keys: &[&[String]], arguments: &[Argument<'_>]) -> Result<Value, NodeError> {
+    async fn run_with(
+        &self,
+        script: &Script,
+        keys: &[&[String]],
+        arguments: &[Argument<'_>],
+    ) -> Result<Value, NodeError> {
         self.run(&script.by_digest(keys, arguments), || script.by_text(keys, arguments)).await
     }
 

@@ -28,9 +28,8 @@ fn rank(resource: &str, node: &dyn LockNode) -> u64 {
 /// FNV-1a (Fowler, Noll, Vo), finished as SplitMix64 does: the same in every process, version and language.
 fn hash(resource: &str, node: &str) -> u64 {
     let bytes = resource.bytes().chain([0xFF]).chain(node.bytes());
-    let hash = bytes.fold(0xCBF2_9CE4_8422_2325, |hash: u64, byte| {
-        (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01B3)
-    });
+    let hash = bytes
+        .fold(0xCBF2_9CE4_8422_2325, |hash: u64, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01B3));
     let hash = (hash ^ (hash >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
     let hash = (hash ^ (hash >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
     hash ^ (hash >> 31)

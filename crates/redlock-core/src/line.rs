@@ -305,8 +305,7 @@ mod tests {
     async fn the_turn_passes_in_the_order_of_arrival_and_an_empty_line_is_forgotten() {
         let (lines, resources) = (Arc::new(Lines::default()), resources());
         let turn = lines.turn_at_once(&resources).unwrap();
-        let (mut first, mut second) =
-            (Box::pin(lines.turn(&resources, LONG)), Box::pin(lines.turn(&resources, LONG)));
+        let (mut first, mut second) = (Box::pin(lines.turn(&resources, LONG)), Box::pin(lines.turn(&resources, LONG)));
         assert!((&mut first).now_or_never().is_none());
         assert!((&mut second).now_or_never().is_none());
         turn.asking(LONG);
@@ -362,8 +361,7 @@ mod tests {
     async fn who_leaves_while_it_is_called_passes_the_call_on() {
         let (lines, resources) = (Arc::new(Lines::default()), resources());
         let turn = lines.turn_at_once(&resources).unwrap();
-        let (mut first, mut second) =
-            (Box::pin(lines.turn(&resources, LONG)), Box::pin(lines.turn(&resources, LONG)));
+        let (mut first, mut second) = (Box::pin(lines.turn(&resources, LONG)), Box::pin(lines.turn(&resources, LONG)));
         assert!((&mut first).now_or_never().is_none());
         assert!((&mut second).now_or_never().is_none());
         drop(turn);
