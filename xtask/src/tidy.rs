@@ -15,7 +15,7 @@ use crate::run::{cargo, output};
 const LIBRARIES: [&str; 3] = ["crates/redlock-core/src/", "crates/backends/src/", "crates/fence-store/src/"];
 
 /// Where in the libraries tasks and threads begin, and what ends them.
-const SPAWNING: [(&str, &str); 5] = [
+const SPAWNING: [(&str, &str); 6] = [
     (
         "crates/redlock-core/src/keeper.rs",
         "one task per client that polls releases and late calls to the end; it ends soon after its client",
@@ -27,6 +27,10 @@ const SPAWNING: [(&str, &str); 5] = [
     (
         "crates/redlock-core/src/blocking.rs",
         "the calls of the blocking face, on a runtime that is shut down with its last client, and the thread that does so",
+    ),
+    (
+        "crates/redlock-core/src/conformance/crowd.rs",
+        "calls that race while a node is checked; their set is emptied by the check, and aborts them if it is dropped",
     ),
     ("crates/backends/src/faulty.rs", "one task per wire that carries delayed calls; it is aborted with its node"),
     (

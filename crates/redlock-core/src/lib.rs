@@ -45,6 +45,7 @@
 //! | leader election | [`Election`], [`Leadership`], [`Leader`] |
 //! | to look | [`Redlock::inspect`]; names of metrics and spans in [`telemetry`] |
 //! | a node of one's own | [`LockNode`], the contract; [`Ownership`], [`Owner`], [`NodeError`]; [`Listener`] and [`Place`] to wake waiters |
+//! | to test such a node | `conformance` (feature `conformance`): every promise of the contract, one by one |
 //! | the decisions, without clock, await and randomness | [`tally`], [`validity`], [`mint`], [`attempt`] |
 //! | tests and simulation | [`Clock`], [`Randomness`] |
 //! | programs without async | `blocking` (feature `blocking`) |
@@ -108,6 +109,8 @@ mod leader;
 #[cfg(feature = "blocking")]
 pub mod blocking;
 pub mod telemetry;
+#[cfg(feature = "conformance")]
+pub mod conformance;
 
 #[cfg(test)]
 mod testing;
