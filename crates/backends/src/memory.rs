@@ -176,8 +176,11 @@ impl State {
 
     /// Calls the first in the line of each key that is free. Says whether anybody was called.
     fn pass_on<'a>(&mut self, keys: impl Iterator<Item = &'a String>, now: Duration) -> bool {
-        let free = keys.filter(|key| self.lock(key, now).is_none()).collect::<Vec<_>>();
-        free.into_iter().fold(false, |called, key| self.call_first(key).is_some() || called)
+        let mut called = false;
+        for key in keys {
+            called |= self.lock(key, now).is_none() && self.call_first(key).is_some();
+        }
+        called
     }
 
     fn line_up(&mut self, key: &str, place: &Place) {

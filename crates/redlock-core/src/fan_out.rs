@@ -68,10 +68,10 @@ pub(crate) struct FanOut {
 
 impl FanOut {
     /// An empty round whose deadline starts to run now.
-    pub(crate) fn new(keeper: Arc<Keeper>, node_timeout: Duration) -> Self {
+    pub(crate) fn new(keeper: Arc<Keeper>, node_timeout: Duration, nodes: usize) -> Self {
         keeper.ensure_task();
         let deadline = Box::pin(tokio::time::sleep(node_timeout));
-        let (calls, replies) = (Vec::new(), VecDeque::new());
+        let (calls, replies) = (Vec::with_capacity(nodes), VecDeque::with_capacity(nodes));
         Self { keeper, calls, polled: 0, replies, node_timeout, deadline, yielded: false }
     }
 
@@ -149,7 +149,7 @@ impl Drop for FanOut {
         // What was never polled was never sent.
         self.calls.truncate(self.polled);
         if !self.calls.is_empty() {
-            self.keeper.keep(self.calls.drain(..));
+            self.keeper.keep_sent(self.calls.drain(..));
         }
     }
 }

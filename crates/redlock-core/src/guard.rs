@@ -207,7 +207,7 @@ impl Guard {
         let undertaking = Arc::clone(self.hold.undertaking());
         let nodes = self.client.lanes.len();
         let mut answers: Vec<NodeRelease> = (0..nodes).map(|_| NodeRelease::NotThere).collect();
-        let mut fan_out = FanOut::new(Arc::clone(&self.client.keeper), self.hold.terms().node_timeout);
+        let mut fan_out = FanOut::new(Arc::clone(&self.client.keeper), self.hold.terms().node_timeout, nodes);
         for (node, release) in self.client.releases(&undertaking, self.turn.take()) {
             answers[node] = NodeRelease::NotHeard;
             fan_out.push(release);
@@ -229,7 +229,7 @@ impl Guard {
             }
         }
         let outcome = ReleaseOutcome::decided(&answers).unwrap_or(ReleaseOutcome::Partly);
-        let names = self.client.lanes.iter().map(|lane| lane.node().name().to_owned());
+        let names = self.client.lanes.iter().map(|lane| lane.name());
         Release { outcome, nodes: names.zip(answers).collect() }
     }
 }
@@ -360,7 +360,7 @@ pub struct Release {
     /// The sum of it.
     pub outcome: ReleaseOutcome,
     /// Each node's name and its part.
-    pub nodes: Vec<(String, NodeRelease)>,
+    pub nodes: Vec<(Arc<str>, NodeRelease)>,
 }
 
 /// A release over all nodes.

@@ -6,26 +6,33 @@
 //!
 //! Handing over never blocks, awaits or panics, from whatever context: inside a runtime, outside, while unwinding.
 
-use crate::fan_out::Call;
+use crate::fan_out::{Call, Reply};
 use crate::telemetry;
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
 use std::fmt;
 use std::future::poll_fn;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::Poll;
+use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
-use tokio::time::Instant;
+use tokio::time::{Instant, Sleep};
 
 /// Calls kept at most; beyond them new ones are given up, and their keys are left to their ttl.
 const KEPT_MAX: usize = 65_536;
 
 /// The longest that one call is polled, as the last resort against a node that breaks its contract and never ends one.
 const CALL_LIMIT: Duration = Duration::from_secs(600);
+
+/// How long calls that have been sent already may wait to be taken in hand: most of them have their answer by then, and are
+/// looked at once. Far below any per-node deadline, since an answer is also a sign of life.
+const SENT_WAIT: Duration = Duration::from_millis(5);
+
+/// How often calls in hand are searched for such as never end.
+const SEARCH_EVERY: Duration = Duration::from_secs(60);
 
 /// How long the task outlives its client, to see releases through.
 const LINGER: Duration = Duration::from_secs(2);
@@ -44,13 +51,17 @@ pub(crate) struct Keeper {
 /// What the task woke up for.
 enum Event {
     HandedOver,
+    TakeInHand,
     CallEnded,
+    Search,
     Lingered,
 }
 
 #[derive(Default)]
 struct State {
     incoming: Vec<Call>,
+    /// Whether one of them has not been sent yet, or somebody waits for all of them to end.
+    urgent: bool,
     /// Since when the first of them has been waiting.
     waiting_since: Option<Instant>,
     /// Calls that tasks poll at present.
@@ -62,11 +73,23 @@ struct State {
 }
 
 impl Keeper {
-    /// Takes calls over. Those of one node are first polled in the order in which they were handed over.
+    /// Takes over calls that have not been polled yet. Those of one node are first polled in the order in which they were
+    /// handed over.
     pub(crate) fn keep(self: &Arc<Self>, calls: impl IntoIterator<Item = Call>) {
+        self.take_over(calls, true);
+    }
+
+    /// Takes over calls that have been polled, so that they may have been sent.
+    pub(crate) fn keep_sent(self: &Arc<Self>, calls: impl IntoIterator<Item = Call>) {
+        self.take_over(calls, false);
+    }
+
+    fn take_over(self: &Arc<Self>, calls: impl IntoIterator<Item = Call>, urgent: bool) {
         let mut given_up = 0_u64;
-        {
+        let tell = {
             let mut state = self.state();
+            let tell = (urgent && !state.urgent) || state.incoming.is_empty();
+            state.urgent |= urgent;
             for call in calls {
                 if state.incoming.len() + state.in_hand < KEPT_MAX {
                     state.waiting_since.get_or_insert_with(Instant::now);
@@ -75,12 +98,15 @@ impl Keeper {
                     given_up += 1;
                 }
             }
-        }
+            tell
+        };
         if 0 < given_up {
             metrics::counter!(telemetry::ABANDONED).increment(given_up);
             tracing::warn!(given_up, "too many calls wait in the background; keys are left to their ttl");
         }
-        self.handed_over.notify_one();
+        if tell {
+            self.handed_over.notify_one();
+        }
         self.ensure_task();
     }
 
@@ -105,11 +131,13 @@ impl Keeper {
             let mut settled = pin!(self.settled.notified());
             settled.as_mut().enable();
             {
-                let state = self.state();
+                let mut state = self.state();
                 if state.incoming.is_empty() && state.in_hand == 0 {
                     return;
                 }
+                state.urgent = true;
             }
+            self.handed_over.notify_one();
             // A task that ends says so; one that is stuck does not, so look again now and then.
             self.ensure_task();
             let _ = tokio::time::timeout(TAKEN_IN_HAND_WITHIN, settled).await;
@@ -125,20 +153,41 @@ impl Keeper {
     async fn run(self: Arc<Self>, generation: u64) {
         let mut in_hand = InHand { keeper: &self, count: 0 };
         let mut calls = FuturesUnordered::new();
+        let mut take_in_hand = pin!(None::<Sleep>);
+        let mut search = pin!(tokio::time::sleep(SEARCH_EVERY));
         let mut linger = None;
         loop {
-            let closing = {
+            let (incoming, over) = {
                 let mut state = self.state();
-                let incoming = std::mem::take(&mut state.incoming);
-                state.waiting_since = None;
+                let over = state.closing || generation != state.generation;
+                let due = take_in_hand.as_ref().as_pin_ref().is_some_and(|sleep| sleep.is_elapsed());
+                let incoming = if state.urgent || over || due {
+                    take_in_hand.set(None);
+                    state.waiting_since = None;
+                    state.urgent = false;
+                    std::mem::take(&mut state.incoming)
+                } else {
+                    if !state.incoming.is_empty() && take_in_hand.is_none() {
+                        take_in_hand.set(Some(tokio::time::sleep(SENT_WAIT)));
+                    }
+                    Vec::new()
+                };
                 state.in_hand += incoming.len();
                 in_hand.count += incoming.len();
-                calls.extend(incoming.into_iter().map(|call| tokio::time::timeout(CALL_LIMIT, call)));
-                state.closing || generation != state.generation
+                (incoming, over)
             };
+            for mut call in incoming {
+                // In order, and before anything else: this may be what sends them.
+                let at_once = poll_fn(|cx| Poll::Ready(call.as_mut().poll(cx).is_ready())).await;
+                if at_once {
+                    in_hand.ended(1);
+                } else {
+                    calls.push(Kept { call, since: Instant::now() });
+                }
+            }
             if calls.is_empty() {
                 self.settled.notify_waiters();
-                if closing {
+                if over {
                     return;
                 }
             }
@@ -150,8 +199,12 @@ impl Keeper {
             let event = poll_fn(|cx| {
                 if handed_over.as_mut().poll(cx).is_ready() {
                     Poll::Ready(Event::HandedOver)
+                } else if take_in_hand.as_mut().as_pin_mut().is_some_and(|sleep| sleep.poll(cx).is_ready()) {
+                    Poll::Ready(Event::TakeInHand)
                 } else if matches!(calls.poll_next_unpin(cx), Poll::Ready(Some(_))) {
                     Poll::Ready(Event::CallEnded)
+                } else if !calls.is_empty() && search.as_mut().poll(cx).is_ready() {
+                    Poll::Ready(Event::Search)
                 } else if linger.as_mut().is_some_and(|linger| linger.as_mut().poll(cx).is_ready()) {
                     Poll::Ready(Event::Lingered)
                 } else {
@@ -159,8 +212,14 @@ impl Keeper {
                 }
             });
             match event.await {
-                Event::HandedOver => {}
+                Event::HandedOver | Event::TakeInHand => {}
                 Event::CallEnded => in_hand.ended(1),
+                Event::Search => {
+                    let before = calls.len();
+                    calls = calls.into_iter().filter(|kept| kept.since.elapsed() < CALL_LIMIT).collect();
+                    in_hand.ended(before - calls.len());
+                    search.as_mut().reset(Instant::now() + SEARCH_EVERY);
+                }
                 Event::Lingered => return,
             }
         }
@@ -168,6 +227,20 @@ impl Keeper {
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A call in hand.
+struct Kept {
+    call: Call,
+    since: Instant,
+}
+
+impl Future for Kept {
+    type Output = Reply;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Reply> {
+        self.call.as_mut().poll(cx)
     }
 }
 

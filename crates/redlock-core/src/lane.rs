@@ -28,6 +28,7 @@ const REST: Duration = Duration::from_millis(250);
 
 pub(crate) struct Lane {
     node: Arc<dyn LockNode>,
+    name: Arc<str>,
     clock: Arc<dyn Clock>,
     lines: Arc<Lines>,
     seconds: NodeSeconds,
@@ -45,8 +46,8 @@ struct State {
 
 impl Lane {
     pub(crate) fn new(node: Arc<dyn LockNode>, clock: Arc<dyn Clock>, lines: Arc<Lines>) -> Self {
-        let seconds = NodeSeconds::of(node.name());
-        Self { node, clock, lines, seconds, state: Mutex::default() }
+        let (seconds, name) = (NodeSeconds::of(node.name()), node.name().into());
+        Self { node, name, clock, lines, seconds, state: Mutex::default() }
     }
 
     /// The node says that others wait for the resources.
@@ -71,6 +72,11 @@ impl Lane {
         let now = self.clock.now();
         let state = self.state();
         !state.is_silent(now, patience) && !state.is_resting(now)
+    }
+
+    /// The node's name, shared by all reports on it.
+    pub(crate) fn name(&self) -> Arc<str> {
+        Arc::clone(&self.name)
     }
 
     /// Lets one call through, or says why the node is left alone.

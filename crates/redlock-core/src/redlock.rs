@@ -105,7 +105,7 @@ impl Redlock {
         let client = &self.client;
         let resources = resources.into();
         let node_timeout = client.settings.node_timeout.unwrap_or(NODE_TIMEOUT);
-        let mut fan_out = FanOut::new(Arc::clone(&client.keeper), node_timeout);
+        let mut fan_out = FanOut::new(Arc::clone(&client.keeper), node_timeout, client.lanes.len());
         let timeout = NodeError::Timeout { after: node_timeout };
         let named = |lane: &Arc<Lane>| (lane.node().name().to_owned(), Err(timeout.clone()));
         let mut answers: Vec<_> = client.lanes.iter().map(named).collect();

@@ -136,7 +136,7 @@ impl Renewal<'_> {
             return;
         }
         let node_timeout = self.holds.iter().map(|ballot| ballot.terms.node_timeout).max().unwrap_or_default();
-        let mut fan_out = FanOut::new(Arc::clone(&self.client.keeper), node_timeout);
+        let mut fan_out = FanOut::new(Arc::clone(&self.client.keeper), node_timeout, self.client.lanes.len());
         for from in (0..live.len()).step_by(PART) {
             let part = from..live.len().min(from + PART);
             for (node, pass) in lane::admit_to_all(&self.client.lanes, node_timeout).into_iter().enumerate() {

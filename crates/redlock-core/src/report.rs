@@ -4,6 +4,7 @@ use crate::node::{HeldBy, NodeError};
 use crate::tally::quorum_of;
 use std::error::Error;
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// What became of an acquire on one node.
@@ -30,7 +31,7 @@ pub enum NodeOutcome {
 #[non_exhaustive]
 pub struct NodeReport {
     /// The node's name.
-    pub node: String,
+    pub node: Arc<str>,
     /// What became of the acquire there.
     pub outcome: NodeOutcome,
     /// How long the node took to answer; `None` if no answer was heard.
@@ -65,7 +66,7 @@ impl Report {
     /// The names of the nodes that failed to answer, each with its cause.
     pub fn failed(&self) -> impl Iterator<Item = (&str, &NodeError)> {
         self.nodes.iter().filter_map(|report| match &report.outcome {
-            NodeOutcome::Failed(error) => Some((report.node.as_str(), error)),
+            NodeOutcome::Failed(error) => Some((&*report.node, error)),
             _ => None,
         })
     }
@@ -73,7 +74,7 @@ impl Report {
     /// What stands in the way, node by node.
     pub fn held(&self) -> impl Iterator<Item = (&str, &HeldBy)> {
         self.nodes.iter().filter_map(|report| match &report.outcome {
-            NodeOutcome::Held(held) => Some((report.node.as_str(), held)),
+            NodeOutcome::Held(held) => Some((&*report.node, held)),
             _ => None,
         })
     }

@@ -60,7 +60,7 @@ impl<'a> Round<'a> {
         let time = client.nodes_time();
         Self {
             client,
-            fan_out: FanOut::new(Arc::clone(&client.keeper), terms.node_timeout),
+            fan_out: FanOut::new(Arc::clone(&client.keeper), terms.node_timeout, nodes),
             undo: Undo::arm(client, client.undertaking(resources, terms.ttl, time)),
             time_is_awaited: client.settings.clock_floor && time.is_none(),
             terms,
@@ -127,7 +127,8 @@ impl<'a> Round<'a> {
                     return None;
                 }
                 // Its answer, should it still come, is nobody's any more; and the others have their own time.
-                self.fan_out = FanOut::new(Arc::clone(&self.client.keeper), self.terms.node_timeout);
+                self.fan_out =
+                    FanOut::new(Arc::clone(&self.client.keeper), self.terms.node_timeout, self.client.lanes.len());
                 step
             }
             Err(error) => {
@@ -158,7 +159,7 @@ impl<'a> Round<'a> {
         }
         if step == Step::Lost {
             // Lost before anything was sent: nothing is.
-            self.fan_out = FanOut::new(Arc::clone(&self.client.keeper), patience);
+            self.fan_out = FanOut::new(Arc::clone(&self.client.keeper), patience, self.client.lanes.len());
         }
         step
     }
@@ -313,7 +314,7 @@ impl<'a> Round<'a> {
 
     fn report(&self) -> Report {
         let node_report = |(lane, (outcome, took)): (&Arc<Lane>, &(NodeOutcome, Option<Duration>))| NodeReport {
-            node: lane.node().name().to_owned(),
+            node: lane.name(),
             outcome: outcome.clone(),
             took: *took,
         };

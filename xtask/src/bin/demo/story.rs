@@ -396,7 +396,7 @@ impl Story<'_> {
             if let NodeOutcome::Failed(error) = &node.outcome {
                 let cause = error.source().map(|cause| format!(": {cause}")).unwrap_or_default();
                 // What a relay says names the relay, which nobody knows.
-                self.telling.item(label, &format!("{error}{cause}").replace(&node.node, label));
+                self.telling.item(label, &format!("{error}{cause}").replace(&*node.node, label));
                 named.push(label.clone());
             }
         }

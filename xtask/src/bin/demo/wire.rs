@@ -351,7 +351,7 @@ async fn answer(node: &MemoryNode, question: Question) -> Result<Answer> {
             Extension::NotOwner => Answer::NotOwner,
         },
         Question::Release { claim } => match node.release(&claim.ownership()?).await? {
-            Releasing::Released => Answer::Released,
+            Releasing::Released | Releasing::PassedOn => Answer::Released,
             Releasing::Gone => Answer::Gone,
             Releasing::NotOwner => Answer::NotOwner,
         },
