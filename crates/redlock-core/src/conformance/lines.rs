@@ -127,7 +127,9 @@ pub(super) async fn whoever_yields_lets_the_first_in_line_go_first(stage: &Stage
     }
     line.is_called(&first, "the first in line, when the second asked,").await?;
     let granted = line.ask(&second, Manner::Overtake).await?;
-    due("an acquire that overtakes", granted, Acquisition::Granted { counter: counter + 1 })
+    due("an acquire that overtakes", granted, Acquisition::Granted { counter: counter + 1 })?;
+    let released = stage.release(&second.who).await?;
+    due("a release by the one who overtook, after which nobody is left in line,", released, Releasing::Released)
 }
 
 pub(super) async fn a_call_is_passed_on_by_leaving_the_line(stage: &Stage<'_>) -> Outcome {
