@@ -220,7 +220,7 @@ impl LockNode for RedisNode {
                 [Argument::Number(count), owner, Argument::Number(ttl.as_millis())]
             })
             .collect();
-        reply::extensions(&self.run_with(&EXTEND, &[&keys], &arguments).await?)
+        reply::extensions(&self.run_with(&EXTEND, &[&keys], &arguments).await?, leases.len())
     }
 
     async fn release(&self, ownership: &Ownership) -> Result<Releasing, NodeError> {

@@ -363,6 +363,7 @@ pub enum TtlError {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     #[test]
     fn names_are_checked_once() {
@@ -404,6 +405,56 @@ mod tests {
         for lone in ["{", "}", "{}", "a}b{c", "x{y"] {
             assert_eq!(KeyPrefix::new(lone).unwrap_err(), KeyPrefixError::LoneBrace, "{lone}");
         }
+    }
+
+    proptest! {
+        /// Any bytes are a name or are refused with the reason, and a name is what was given.
+        #[test]
+        fn a_name_is_kept_as_it_is_or_refused(name in ".{0,20}|~.{0,5}|x{1020,1030}") {
+            match Resource::new(&name) {
+                Ok(resource) => prop_assert_eq!(resource.name(), &name),
+                Err(ResourceError::Empty) => prop_assert!(name.is_empty()),
+                Err(ResourceError::TooLong { len }) => prop_assert!(RESOURCE_NAME_LEN_MAX < len && len == name.len()),
+                Err(error) => prop_assert!(error == ResourceError::Reserved && name.starts_with('~')),
+            }
+        }
+
+        /// Two lists are one lock exactly if they have the same names.
+        #[test]
+        fn lists_of_names_are_sets(one in names(), other in names()) {
+            let set = |names: &[String]| names.iter().cloned().collect::<std::collections::BTreeSet<_>>();
+            let same = one.as_slice().into_resources().unwrap() == other.as_slice().into_resources().unwrap();
+            prop_assert_eq!(same, set(&one) == set(&other));
+        }
+
+        #[test]
+        fn a_prefix_is_kept_as_it_is_or_refused(prefix in "[a-c{}]{0,8}|\\PC{0,8}") {
+            match KeyPrefix::new(&prefix) {
+                Ok(kept) => prop_assert_eq!(kept.as_str(), &prefix),
+                Err(error) => {
+                    let has_brace = prefix.contains(['{', '}']);
+                    prop_assert!(error == KeyPrefixError::LoneBrace && has_brace);
+                }
+            }
+        }
+
+        /// Any duration is a ttl of its whole milliseconds or is refused.
+        #[test]
+        fn a_ttl_is_at_most_what_was_asked_for(seconds in prop_oneof![0_u64..100, any::<u64>()], nanos in 0_u32..1_000_000_000) {
+            let asked = Duration::new(seconds, nanos);
+            match Ttl::new(asked) {
+                Ok(ttl) => {
+                    prop_assert_eq!(u128::from(ttl.as_millis()), asked.as_millis());
+                    prop_assert!(ttl.as_duration() <= asked && asked < ttl.as_duration() + Duration::from_millis(1));
+                }
+                Err(TtlError::TooShort(_)) => prop_assert!(asked < Duration::from_millis(1)),
+                Err(TtlError::TooLong(_)) => prop_assert!(Ttl::MAX < asked),
+            }
+        }
+    }
+
+    fn names() -> impl Strategy<Value = Vec<String>> {
+        proptest::collection::vec("[ab]{1,2}", 1..5)
     }
 
     #[test]

@@ -356,6 +356,7 @@ fn name_of(info: &ConnectionInfo) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     fn name(url: &str) -> String {
         name_of(&connection_info(url).unwrap())
@@ -374,6 +375,57 @@ mod tests {
             let error = connection_info(url).unwrap_err();
             assert_eq!(error, UrlError::Malformed, "{url}");
             assert!(!format!("{error:?} {error}").contains("secret"));
+        }
+    }
+
+    /// What a URL looks like, with parts of it missing, twice, or where others belong.
+    fn any_url() -> impl Strategy<Value = String> {
+        let part = prop_oneof![
+            "redis|rediss|unix|http|redis\\+unix",
+            "://",
+            "//",
+            ":",
+            "@",
+            "/",
+            "\\?db=",
+            "&pass=",
+            "%",
+            "#",
+            "\\[::1\\]",
+            "locker",
+            "hunter2",
+            "localhost",
+            "[0-9]{1,6}",
+            "\\PC{0,3}",
+        ];
+        proptest::collection::vec(part, 0..12).prop_map(|parts| parts.concat())
+    }
+
+    proptest! {
+        #[test]
+        fn no_url_is_too_strange(url in prop_oneof![any_url(), ".*"]) {
+            match connection_info(&url) {
+                Ok(info) => prop_assert!(!name_of(&info).is_empty()),
+                Err(error) => prop_assert!(matches!(error, UrlError::Malformed | UrlError::NoTls)),
+            }
+        }
+
+        /// The secret is written in a letter that stands nowhere else, percent-encoded or not.
+        #[test]
+        fn neither_name_nor_error_shows_a_secret(
+            scheme in "redis|unix", user in "[a-m]{0,5}", secret in "z{1,5}(%7A|%40|%2F|%3A){0,3}z", host in "[a-m]{1,5}",
+            port in any::<u32>(), database in "[a-m0-9-]{0,3}"
+        ) {
+            let url = match scheme.as_str() {
+                "redis" => format!("redis://{user}:{secret}@{host}:{port}/{database}"),
+                _ => format!("unix:///{host}?db={database}&user={user}&pass={secret}"),
+            };
+            let shown = match connection_info(&url) {
+                Ok(info) => name_of(&info),
+                Err(error) => format!("{error:?} {error}"),
+            };
+            // The words of the errors have no such letter either.
+            prop_assert!(!shown.contains('z'), "{shown}");
         }
     }
 

@@ -51,9 +51,10 @@ pub(super) fn raising(answer: &Value) -> Result<Raising, NodeError> {
     }
 }
 
-pub(super) fn extensions(answer: &Value) -> Result<Vec<Extension>, NodeError> {
+/// One answer for each of `leases`.
+pub(super) fn extensions(answer: &Value, leases: usize) -> Result<Vec<Extension>, NodeError> {
     match answer {
-        Value::Array(answers) => answers.iter().map(extension).collect(),
+        Value::Array(answers) if answers.len() == leases => answers.iter().map(extension).collect(),
         _ => Err(unexpected(answer)),
     }
 }
@@ -103,8 +104,8 @@ pub(super) fn time(answer: &Value) -> Option<Duration> {
         return None;
     };
     let seconds = text(seconds)?.parse().ok()?;
-    let micros: u32 = text(micros)?.parse().ok()?;
-    Some(Duration::new(seconds, micros.checked_mul(1_000)?))
+    let micros = text(micros)?.parse().ok().filter(|micros| *micros < 1_000_000)?;
+    Some(Duration::from_secs(seconds).saturating_add(Duration::from_micros(micros)))
 }
 
 /// One field of the answer to `INFO`.
@@ -188,23 +189,128 @@ mod tests {
         assert_eq!(is_primary("# Server\r\n"), None);
     }
 
+    /// Words and numbers that occur in right answers, so that wrong ones come near to them.
+    fn any_text() -> impl Strategy<Value = Vec<u8>> {
+        prop_oneof![
+            any::<Vec<u8>>(),
+            any::<u64>().prop_map(|number| number.to_string().into_bytes()),
+            prop_oneof!["owner", "foreign", "line", "none", "string", "hash", "18446744073709551615", "-1", "999999"]
+                .prop_map(String::into_bytes),
+        ]
+    }
+
+    fn any_number() -> impl Strategy<Value = i64> {
+        prop_oneof![any::<i64>(), -3_i64..5, Just(i64::MIN), Just(i64::MAX)]
+    }
+
     fn any_value() -> impl Strategy<Value = Value> {
         let leaf = prop_oneof![
             Just(Value::Nil),
-            any::<i64>().prop_map(Value::Int),
-            any::<Vec<u8>>().prop_map(Value::BulkString),
-            ".*".prop_map(Value::SimpleString),
+            Just(Value::Okay),
+            any_number().prop_map(Value::Int),
+            any::<f64>().prop_map(Value::Double),
+            any::<bool>().prop_map(Value::Boolean),
+            any_text().prop_map(Value::BulkString),
+            any_text().prop_map(|text| Value::SimpleString(String::from_utf8_lossy(&text).into_owned())),
+            ".*".prop_map(|text| Value::VerbatimString { format: redis::VerbatimFormat::Text, text }),
         ];
-        leaf.prop_recursive(2, 16, 4, |inner| proptest::collection::vec(inner, 0..5).prop_map(Value::Array))
+        leaf.prop_recursive(3, 32, 5, |inner| {
+            prop_oneof![
+                proptest::collection::vec(inner.clone(), 0..6).prop_map(Value::Array),
+                proptest::collection::vec(inner.clone(), 0..6).prop_map(Value::Set),
+                proptest::collection::vec((inner.clone(), inner), 0..4).prop_map(Value::Map),
+            ]
+        })
+    }
+
+    /// An error of these functions is that the answer is none, and does not show it.
+    fn is_told<T>(answer: Result<T, NodeError>) -> Result<Option<T>, TestCaseError> {
+        match answer {
+            Ok(answer) => Ok(Some(answer)),
+            Err(NodeError::Protocol(what)) if what.to_string().starts_with("a script answered ") => Ok(None),
+            Err(other) => Err(TestCaseError::fail(format!("{other:?}"))),
+        }
     }
 
     proptest! {
-        /// Whatever a server sends, the answer is in the contract or an error, never a panic.
+        /// Whatever a server sends, the answer is in the contract or an error, never a panic, and what is understood is what
+        /// was said.
         #[test]
-        fn no_reply_is_too_strange(answer in any_value()) {
+        fn no_reply_is_too_strange(answer in any_value(), leases in 0_usize..4) {
             let resources = ["a", "b"].into_resources().unwrap();
-            let _ = (acquisition(&answer, &resources), raising(&answer), extensions(&answer), releasing(&answer));
+            match is_told(acquisition(&answer, &resources))? {
+                Some(Acquisition::Granted { counter }) => {
+                    prop_assert_eq!(Value::Int(i64::try_from(counter).unwrap()), answer.clone());
+                }
+                Some(Acquisition::Held(held)) => prop_assert!(resources.contains(held.resource.name())),
+                None => {}
+            }
+            match is_told(raising(&answer))? {
+                Some(Raising::At(counter)) => {
+                    prop_assert_eq!(Value::Int(i64::try_from(counter).unwrap()), answer.clone());
+                }
+                Some(Raising::NotOwner) => prop_assert_eq!(&answer, &Value::Nil),
+                None => {}
+            }
+            if let Some(extensions) = is_told(extensions(&answer, leases))? {
+                prop_assert_eq!(extensions.len(), leases);
+            }
+            if is_told(releasing(&answer))?.is_some() {
+                prop_assert!(matches!(answer, Value::Int(-1..=2)));
+            }
+            let resource = resources.iter().next().unwrap();
+            let seen = inspection(resource, &answer, &answer, &answer, &answer);
+            prop_assert_eq!(&seen.resource, resource);
             let _ = (time(&answer), text(&answer));
+        }
+
+        /// A refusal says what the script said.
+        #[test]
+        fn a_refusal_is_read_as_it_was_written(
+            position in 1_i64..=2, remaining in any_number(), foreign in any::<bool>(), what in "[a-z0-9]{2,40}"
+        ) {
+            let resources = ["a", "b"].into_resources().unwrap();
+            let kind = if foreign { "foreign" } else { "owner" };
+            let answer = Value::Array(vec![Value::Int(position), Value::Int(remaining), bulk(kind), bulk(&what)]);
+            let Some(Acquisition::Held(held)) = is_told(acquisition(&answer, &resources))? else {
+                return Err(TestCaseError::fail("a refusal was not read as one"));
+            };
+            prop_assert_eq!(held.resource.name(), ["a", "b"][usize::try_from(position - 1).unwrap()]);
+            prop_assert_eq!(held.remaining, match remaining {
+                -1 => Remaining::WithoutExpiry,
+                ..=-2 => Remaining::Unknown,
+                millis => Remaining::For(Duration::from_millis(millis.unsigned_abs())),
+            });
+            prop_assert_eq!(held.holder, match foreign {
+                true => Holder::Foreign { kind: what },
+                false => Holder::Owner(Fingerprint::of(&what)),
+            });
+        }
+
+        /// `TIME` is read whatever a server says, and is not above what it said.
+        #[test]
+        fn no_time_is_too_late(seconds in any::<u64>(), micros in prop_oneof![0_u64..1_000_000, any::<u64>()]) {
+            let answer = Value::Array(vec![bulk(&seconds.to_string()), bulk(&micros.to_string())]);
+            let expected = (micros < 1_000_000)
+                .then(|| Duration::from_secs(seconds).checked_add(Duration::from_micros(micros)).unwrap());
+            prop_assert_eq!(time(&answer), expected);
+        }
+
+        /// `INFO` may say anything in any field.
+        #[test]
+        fn no_info_is_too_strange(
+            field in prop_oneof!["role", "run_id", "connected_slaves", "aof_enabled", "redis_version"], value in "\\PC{0,40}"
+        ) {
+            let mut health = Health::default();
+            read_info(&mut health, &format!("# Server\r\n{field}:{value}\r\nother:{value}\r\n"));
+            let said = Some(value.trim().to_owned());
+            match field.as_str() {
+                "run_id" => prop_assert_eq!(health.identity, said),
+                "redis_version" => prop_assert_eq!(health.version, said),
+                "role" => prop_assert_eq!(health.primary, Some(value.trim() == "master")),
+                "connected_slaves" => prop_assert_eq!(health.replicas, value.trim().parse().ok()),
+                _ => prop_assert!(health.persistence.is_some()),
+            }
         }
     }
 }
