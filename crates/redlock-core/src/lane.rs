@@ -52,7 +52,7 @@ impl Lane {
 
     /// The node says that others wait for the resources.
     pub(crate) fn note_crowd(&self, resources: &Resources) {
-        self.lines.note_crowd(resources, &*self.clock);
+        self.lines.note_crowd(resources);
     }
 
     /// Reports what a call came to.

@@ -9,11 +9,11 @@
 //!
 //! Between [`crate::waiting`], which stands in line, and [`crate::guard`], which carries the turn.
 
-use crate::clock::{Clock, Moment};
 use crate::hold::{Hold, LOOK_AT_LEAST_EVERY};
 use crate::resource::Resources;
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 use tokio::sync::Notify;
@@ -32,7 +32,18 @@ const CROWDED_MAX: usize = 1_024;
 #[derive(Default)]
 pub(crate) struct Lines {
     lines: Mutex<HashMap<Resources, Line>>,
-    crowded: Mutex<HashMap<Resources, Moment>>,
+    crowded: Mutex<HashMap<Resources, Crowd>>,
+    /// Numbers turns, so that one that was taken away is never mistaken for another, not even in a later line.
+    turns: AtomicU64,
+}
+
+/// Others, elsewhere, wait for the same resources.
+#[derive(Clone, Copy)]
+struct Crowd {
+    /// When a node last said so.
+    noted: Instant,
+    /// When that was last known to count: somebody here who has held the lock since has only now let go of it.
+    counted: Instant,
 }
 
 struct Line {
@@ -73,10 +84,15 @@ impl Lines {
         if lines.contains_key(resources) {
             return None;
         }
-        let turn = State::Asking { until: Instant::now() + GRACE };
-        lines.insert(resources.clone(), Line { number: 0, turn, waiters: VecDeque::new(), seats: 0 });
+        let (began, number) = (Instant::now(), self.next_number());
+        let turn = State::Asking { until: began + GRACE };
+        lines.insert(resources.clone(), Line { number, turn, waiters: VecDeque::new(), seats: 0 });
         drop(lines);
-        Some(Turn { lines: Arc::clone(self), resources: resources.clone(), number: 0 })
+        Some(Turn { lines: Arc::clone(self), resources: resources.clone(), number, began })
+    }
+
+    fn next_number(&self) -> u64 {
+        self.turns.fetch_add(1, Ordering::Relaxed)
     }
 
     /// Waits for the turn, for at most `patience`.
@@ -125,29 +141,39 @@ impl Lines {
     }
 
     /// Notes that others, elsewhere, wait for the resources.
-    pub(crate) fn note_crowd(&self, resources: &Resources, clock: &dyn Clock) {
-        let now = clock.now();
+    pub(crate) fn note_crowd(&self, resources: &Resources) {
+        let now = Instant::now();
         let mut crowded = self.crowded();
         if CROWDED_MAX <= crowded.len() {
-            crowded.retain(|_, seen| now.since(*seen) < CROWDED_FOR);
+            crowded.retain(|_, crowd| now.duration_since(crowd.counted) < CROWDED_FOR);
         }
         if crowded.len() < CROWDED_MAX {
-            crowded.insert(resources.clone(), now);
+            crowded.insert(resources.clone(), Crowd { noted: now, counted: now });
         }
     }
 
     /// Whether others, elsewhere, have been found to wait for the resources of late.
-    pub(crate) fn are_crowded(&self, resources: &Resources, clock: &dyn Clock) -> bool {
+    pub(crate) fn are_crowded(&self, resources: &Resources) -> bool {
         let mut crowded = self.crowded();
-        let Some(seen) = crowded.get(resources) else { return false };
-        let of_late = clock.now().since(*seen) < CROWDED_FOR;
+        let Some(crowd) = crowded.get(resources) else { return false };
+        let of_late = crowd.counted.elapsed() < CROWDED_FOR;
         if !of_late {
             crowded.remove(resources);
         }
         of_late
     }
 
-    fn crowded(&self) -> MutexGuard<'_, HashMap<Resources, Moment>> {
+    /// A turn that began then ends. A crowd that was noted meanwhile waits still, however long the turn took: what a node
+    /// says of it comes back after a release, when the next turn has begun already.
+    fn turn_ends(&self, resources: &Resources, began: Instant) {
+        if let Some(crowd) = self.crowded().get_mut(resources)
+            && began <= crowd.noted
+        {
+            crowd.counted = Instant::now();
+        }
+    }
+
+    fn crowded(&self) -> MutexGuard<'_, HashMap<Resources, Crowd>> {
         self.crowded.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -200,12 +226,13 @@ impl Seat {
             Some(0) => match line.free() {
                 Ok(()) => {
                     line.waiters.pop_front();
-                    line.number += 1;
-                    line.turn = State::Asking { until: Instant::now() + GRACE };
+                    let (began, number) = (Instant::now(), self.lines.next_number());
+                    line.number = number;
+                    line.turn = State::Asking { until: began + GRACE };
                     // The next one is the first now, and watches.
                     line.call_first();
                     let (lines, resources) = (Arc::clone(&self.lines), self.resources.clone());
-                    Look::Turn(Turn { lines, resources, number: line.number })
+                    Look::Turn(Turn { lines, resources, number, began })
                 }
                 Err(again_in) => Look::Wait(again_in.max(Duration::from_millis(1))),
             },
@@ -235,6 +262,7 @@ pub(crate) struct Turn {
     lines: Arc<Lines>,
     resources: Resources,
     number: u64,
+    began: Instant,
 }
 
 impl Turn {
@@ -261,6 +289,7 @@ impl Turn {
 
 impl Drop for Turn {
     fn drop(&mut self) {
+        self.lines.turn_ends(&self.resources, self.began);
         let mut lines = self.lines.lines();
         let Some(line) = lines.get_mut(&self.resources) else { return };
         if line.number != self.number {
@@ -369,14 +398,36 @@ mod tests {
         assert!((&mut second).now_or_never().flatten().is_some());
     }
 
-    #[test]
-    fn a_crowd_is_remembered_for_a_while() {
-        let clock = crate::testing::ManualClock::default();
-        let (lines, resources) = (Lines::default(), resources());
-        assert!(!lines.are_crowded(&resources, &clock));
-        lines.note_crowd(&resources, &clock);
-        assert!(lines.are_crowded(&resources, &clock));
-        clock.advance(CROWDED_FOR);
-        assert!(!lines.are_crowded(&resources, &clock));
+    #[tokio::test(start_paused = true)]
+    async fn a_turn_that_was_taken_away_does_not_count_in_a_later_line_either() {
+        let (lines, resources) = (Arc::new(Lines::default()), resources());
+        let asleep = lines.turn_at_once(&resources).unwrap();
+        drop(lines.turn(&resources, LONG).await.expect("taken from who sleeps"));
+        let turn = lines.turn_at_once(&resources).expect("the line had gone");
+        turn.asking(LONG);
+        drop(asleep);
+        assert!(lines.turn_at_once(&resources).is_none(), "somebody has the turn");
+        drop(turn);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_crowd_is_remembered_for_a_while_after_the_turn_in_which_it_was_noted() {
+        let (lines, resources) = (Arc::new(Lines::default()), resources());
+        assert!(!lines.are_crowded(&resources));
+        lines.note_crowd(&resources);
+        assert!(lines.are_crowded(&resources));
+        tokio::time::advance(CROWDED_FOR).await;
+        assert!(!lines.are_crowded(&resources));
+
+        let turn = lines.turn_at_once(&resources).unwrap();
+        lines.note_crowd(&resources);
+        tokio::time::advance(4 * CROWDED_FOR).await;
+        drop(turn);
+        assert!(lines.are_crowded(&resources), "however long the turn took");
+        tokio::time::advance(CROWDED_FOR / 2).await;
+        let turn = lines.turn_at_once(&resources).unwrap();
+        tokio::time::advance(CROWDED_FOR).await;
+        drop(turn);
+        assert!(!lines.are_crowded(&resources), "nobody was noted in the later turn");
     }
 }

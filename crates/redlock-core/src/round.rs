@@ -28,7 +28,7 @@ use std::time::Duration;
 pub(crate) enum Approach {
     /// All nodes at once: nothing is known of others who want the same.
     AllAtOnce,
-    /// All nodes at once, the arbiter in its line: it has called.
+    /// All nodes at once, the arbiter in its line: it has called, or it is time to look around.
     Called { arbiter: usize, place: Place },
     /// The arbiter, in its line if it keeps one; then the others.
     ArbiterFirst { arbiter: usize, place: Option<Place> },

@@ -37,8 +37,22 @@ use std::time::Duration;
 /// holder has died.
 const INTERVAL_PAUSES: u32 = 4;
 
+/// The longest that somebody in line goes without asking, so that no node forgets its place: a node may drop a line to which
+/// nobody has come for a minute.
+const INTERVAL_MAX: Duration = Duration::from_secs(20);
+
+/// When the arbiter has named the same holder so often in a row, the other nodes are asked as well…
+const LOOK_AROUND_AFTER_MIN: u32 = 3;
+
+/// …and again after twice as many answers each time, up to this.
+const LOOK_AROUND_AFTER_MAX: u32 = 12;
+
 /// How often in a row a waiter that finds the lock free lets those before it go first, before it overtakes them.
 const YIELDS_MAX: u32 = 3;
+
+/// The shortest time after which somebody whom the arbiter had granted, and others had not, asks again: they are about to hear
+/// of a release, or to give back what they took. It doubles each time in a row, up to the pause.
+const SOON: Duration = Duration::from_millis(1);
 
 /// Beyond a lease's end by the node's own word, for rounding.
 const AFTER_EXPIRY: Duration = Duration::from_millis(2);
@@ -56,6 +70,9 @@ pub(crate) struct Waiting<'a> {
     in_line: Vec<usize>,
     /// How often in a row it has found the lock free and let others go first.
     yielded: u32,
+    look_out: LookOut,
+    /// How often in a row the arbiter was not what stood in its way.
+    unsettled: u32,
     /// What comes next is to stand in line, right after an attempt.
     lining_up: bool,
 }
@@ -64,7 +81,8 @@ impl<'a> Waiting<'a> {
     pub(crate) fn new(client: &'a Arc<Client>, resources: &'a Resources, terms: Terms, retry: Retry) -> Self {
         let began = client.clock.now();
         let (turn, ticket, in_line) = (None, None, Vec::new());
-        Self { client, resources, terms, retry, began, turn, ticket, in_line, yielded: 0, lining_up: false }
+        let (yielded, look_out, unsettled, lining_up) = (0, LookOut::default(), 0, false);
+        Self { client, resources, terms, retry, began, turn, ticket, in_line, yielded, look_out, unsettled, lining_up }
     }
 
     /// Attempts until one is won or patience is at an end.
@@ -127,7 +145,7 @@ impl<'a> Waiting<'a> {
 
     /// Behind whoever waits elsewhere, if somebody does.
     async fn first_approach(&mut self) -> Approach {
-        if self.client.lines.are_crowded(self.resources, &*self.client.clock) {
+        if self.client.lines.are_crowded(self.resources) {
             self.ask_arbiter(Manner::Yield).await
         } else {
             Approach::AllAtOnce
@@ -156,14 +174,18 @@ impl<'a> Waiting<'a> {
         };
         let NodeOutcome::Held(held) = &report.nodes[arbiter].outcome else {
             // It granted, or said nothing, and others are ahead elsewhere: that will not take long to be settled.
-            self.pause(pause).await;
+            let soon = SOON.max(report.elapsed).saturating_mul(1 << self.unsettled.min(16));
+            self.unsettled += 1;
+            self.pause(pause.min(soon.saturating_add(self.client.random_part_of(soon)))).await;
             return self.ask_arbiter(Manner::Called).await;
         };
-        let mut patience = if in_line { pause.saturating_mul(INTERVAL_PAUSES) } else { pause };
+        self.unsettled = 0;
+        let mut patience = if in_line { pause.saturating_mul(INTERVAL_PAUSES).min(INTERVAL_MAX) } else { pause };
         self.yielded = if held.holder == Holder::Line { self.yielded + 1 } else { 0 };
         if 1 < self.yielded {
             patience = pause;
         }
+        let look_around = self.look_out.is_due(&held.holder);
         if let Remaining::For(remaining) = held.remaining {
             patience = patience.min(remaining.saturating_add(AFTER_EXPIRY));
         }
@@ -174,6 +196,12 @@ impl<'a> Waiting<'a> {
         metrics::counter!(telemetry::WAKE_UPS, "by" => if called { "call" } else { "interval" }).increment(1);
         if called && let Some(ticket) = &self.ticket {
             return Approach::Called { arbiter, place: ticket.place(Manner::Called) };
+        }
+        if look_around {
+            return match self.ask_arbiter(Manner::Yield).await {
+                Approach::ArbiterFirst { arbiter, place: Some(place) } => Approach::Called { arbiter, place },
+                _ => Approach::AllAtOnce,
+            };
         }
         self.ask_arbiter(if self.yielded < YIELDS_MAX { Manner::Yield } else { Manner::Overtake }).await
     }
@@ -203,7 +231,8 @@ impl<'a> Waiting<'a> {
     async fn ask_arbiter(&mut self, manner: Manner) -> Approach {
         let client = self.client;
         let nodes = client.lanes.iter().map(|lane| lane.node());
-        for arbiter in arbiter::order(self.resources, nodes) {
+        let order = arbiter::order(self.resources, nodes);
+        for (position, arbiter) in order.iter().copied().enumerate() {
             let lane = &client.lanes[arbiter];
             if !lane.is_open(self.terms.node_timeout) {
                 continue;
@@ -212,6 +241,8 @@ impl<'a> Waiting<'a> {
             match tokio::time::timeout(self.terms.node_timeout, listening).await {
                 Ok(Ok(())) => {
                     let place = self.ticket.get_or_insert_with(|| client.listener.ticket()).place(manner);
+                    // One that stood in for it keeps the line no more.
+                    self.leave(&order[position + 1..]);
                     if !self.in_line.contains(&arbiter) {
                         self.in_line.push(arbiter);
                     }
@@ -226,18 +257,69 @@ impl<'a> Waiting<'a> {
         }
         Approach::AllAtOnce
     }
+
+    /// Leaves the lines of those of the nodes where this waiter may stand in one.
+    fn leave(&mut self, nodes: &[usize]) {
+        let Some(ticket) = &self.ticket else { return };
+        let client = self.client;
+        let calls: Vec<_> = self
+            .in_line
+            .extract_if(.., |node| nodes.contains(node))
+            .map(|node| {
+                let place = ticket.place(Manner::Yield);
+                fan_out::leave(&client.lanes[node], node, &client.settings.prefix, self.resources, place)
+            })
+            .collect();
+        if !calls.is_empty() {
+            client.keeper.keep(calls);
+        }
+    }
+}
+
+/// Says when to ask the other nodes whether the lock is held at all: the arbiter may be the only one on which it is, because
+/// a release did not reach it, a holder died half way, or its clock was set back. Then it is a missing vote like any other.
+#[derive(Debug, Default)]
+struct LookOut {
+    holder: Option<Holder>,
+    answers: u32,
+    looked: u32,
+}
+
+impl LookOut {
+    /// The arbiter has named this holder again.
+    fn is_due(&mut self, holder: &Holder) -> bool {
+        if self.holder.as_ref() != Some(holder) {
+            *self = Self { holder: Some(holder.clone()), ..Self::default() };
+        }
+        self.answers += 1;
+        let after = LOOK_AROUND_AFTER_MIN.saturating_mul(1_u32.checked_shl(self.looked).unwrap_or(u32::MAX));
+        let is_due = *holder != Holder::Line && after.min(LOOK_AROUND_AFTER_MAX) <= self.answers;
+        if is_due {
+            (self.answers, self.looked) = (0, self.looked + 1);
+        }
+        is_due
+    }
 }
 
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
-        let Some(ticket) = &self.ticket else { return };
-        let leave = |node: &usize| {
-            let place = ticket.place(Manner::Yield);
-            fan_out::leave(&self.client.lanes[*node], *node, &self.client.settings.prefix, self.resources, place)
-        };
-        let calls: Vec<_> = self.in_line.iter().map(leave).collect();
-        if !calls.is_empty() {
-            self.client.keeper.keep(calls);
-        }
+        self.leave(&self.in_line.clone());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_others_are_asked_now_and_then_whether_the_same_holder_is_there_at_all() {
+        let mut look_out = LookOut::default();
+        let due: Vec<u32> = (1..=50).filter(|_| look_out.is_due(&Holder::Unknown)).collect();
+        assert_eq!(due, [3, 9, 21, 33, 45]);
+        assert!((0..50).all(|_| !look_out.is_due(&Holder::Line)), "nobody holds it");
+        let another = Holder::Foreign { kind: "hash".into() };
+        assert!(!look_out.is_due(&another));
+        assert!(!look_out.is_due(&another));
+        assert!(look_out.is_due(&another), "counted anew");
     }
 }
