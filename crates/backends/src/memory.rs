@@ -71,9 +71,13 @@ impl MemoryNode {
         &self.clock
     }
 
-    /// Loses everything, as a server without persistence does when it restarts.
+    /// Loses everything, as a server without persistence does when it restarts; who waits is told to look for itself, as by a
+    /// connection that breaks.
     pub fn forget(&self) {
-        *self.state() = State::default();
+        let forgotten = std::mem::take(&mut *self.state());
+        for bell in forgotten.bells.into_values().filter_map(|bell| bell.upgrade()) {
+            bell.ring_all();
+        }
     }
 
     /// The owner and remaining time of each lock that is held now, by key, sorted.
@@ -89,6 +93,14 @@ impl MemoryNode {
             .collect();
         locks.sort_unstable();
         locks
+    }
+
+    /// How many wait in the line of each resource that has one, by key, sorted.
+    #[must_use]
+    pub fn lines(&self) -> Vec<(String, usize)> {
+        let mut lines: Vec<_> = self.state().lines.iter().map(|(key, line)| (key.clone(), line.len())).collect();
+        lines.sort_unstable();
+        lines
     }
 
     /// Sets a counter as if it had been raised to `value` before, for tests of counters that have drifted apart.
@@ -191,17 +203,19 @@ impl State {
         }
     }
 
-    /// Takes a waiter out of the line for a key, and those before it too if it overtakes them.
-    fn leave(&mut self, key: &str, place: &Place) {
-        let Some(line) = self.lines.get_mut(key) else { return };
+    /// Takes a waiter out of the line for a key, and those before it too if it overtakes them. Says whether it was there.
+    fn leave(&mut self, key: &str, place: &Place) -> bool {
+        let Some(line) = self.lines.get_mut(key) else { return false };
         let is_it = |(listener, ticket): &(Arc<str>, u64)| *listener == place.listener && *ticket == place.ticket;
-        if let Some(position) = line.iter().position(is_it) {
+        let position = line.iter().position(is_it);
+        if let Some(position) = position {
             let first = if place.manner == Manner::Overtake { 0 } else { position };
             line.drain(first..=position);
         }
         if line.is_empty() {
             self.lines.remove(key);
         }
+        position.is_some()
     }
 
     fn counter(&self, key: &str) -> u64 {
@@ -267,6 +281,14 @@ impl LockNode for MemoryNode {
             }
             if let Some(held) = in_the_way {
                 state.line_up(&key, place);
+                // One that waits for this resource cannot take the others: whoever waits for them is not to wait for it.
+                let mut elsewhere = place.clone();
+                elsewhere.manner = Manner::Yield;
+                for other in keys(ownership).filter(|other| *other != key) {
+                    if state.leave(&other, &elsewhere) {
+                        state.pass_on([&other].into_iter(), now);
+                    }
+                }
                 return Ok(Acquisition::Held(held));
             }
         }

@@ -10,6 +10,7 @@ use super::trouble;
 use futures_util::StreamExt as _;
 use redlock_core::{Bell, KeyPrefix, Listener, NodeError};
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 use tokio::sync::watch;
@@ -22,6 +23,10 @@ const SUBSCRIBE_LIMIT: Duration = Duration::from_secs(1);
 /// How long a connection on which nobody is called any more is kept.
 const IDLE: Duration = Duration::from_secs(5);
 
+/// The shortest time for which a subscription counts as standing, even if the server ends it sooner: those who hear nothing are
+/// told so then, and not in a busy loop.
+const SHORTEST: Duration = Duration::from_millis(20);
+
 /// How long a server that could not be subscribed to is not asked again…
 const PAUSE: Duration = Duration::from_millis(200);
 
@@ -30,7 +35,11 @@ const REFUSED_PAUSE: Duration = Duration::from_secs(30);
 
 /// One node's subscriptions, one for each client that uses the node.
 #[derive(Default)]
-pub(super) struct Calls(Mutex<HashMap<Arc<str>, Hearing>>);
+pub(super) struct Calls {
+    hearings: Mutex<HashMap<Arc<str>, Hearing>>,
+    /// It has been said already that this is not allowed.
+    said: Arc<AtomicBool>,
+}
 
 struct Hearing {
     ready: watch::Receiver<Option<Result<(), NodeError>>>,
@@ -70,7 +79,7 @@ impl Calls {
                 Some(hearing) if hearing.stands() => hearing.ready.clone(),
                 _ => {
                     hearings.retain(|_, hearing| hearing.stands());
-                    let hearing = begin(link, keys::channel(prefix, listener.name()), listener.bell());
+                    let hearing = self.begin(link, keys::channel(prefix, listener.name()), listener.bell());
                     let ready = hearing.ready.clone();
                     hearings.insert(Arc::clone(listener.name()), hearing);
                     ready
@@ -85,43 +94,49 @@ impl Calls {
     }
 
     fn hearings(&self) -> MutexGuard<'_, HashMap<Arc<str>, Hearing>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.hearings.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
 
-fn begin(link: &Arc<Link>, channel: String, bell: &Arc<Bell>) -> Hearing {
-    let (tell, ready) = watch::channel(None);
-    let (client, node) = (link.client().clone(), link.name().to_owned());
-    let bell = Arc::downgrade(bell);
-    let hear = async move {
-        let subscribing = async {
-            let mut subscription = client.get_async_pubsub().await?;
-            subscription.subscribe(&channel).await?;
-            Ok(subscription)
-        };
-        let subscribed = match tokio::time::timeout(SUBSCRIBE_LIMIT, subscribing).await {
-            Ok(subscribed) => subscribed.map_err(trouble::classify),
-            Err(_) => Err(NodeError::unreachable(format!("no subscription within {SUBSCRIBE_LIMIT:?}"))),
-        };
-        match subscribed {
-            Ok(subscription) => {
-                let _ = tell.send(Some(Ok(())));
-                hear(subscription, &bell).await;
-                if let Some(bell) = bell.upgrade() {
-                    bell.ring_all();
+    fn begin(&self, link: &Arc<Link>, channel: String, bell: &Arc<Bell>) -> Hearing {
+        let (tell, ready) = watch::channel(None);
+        let (client, node) = (link.client().clone(), link.name().to_owned());
+        let (bell, said) = (Arc::downgrade(bell), Arc::clone(&self.said));
+        let hear = async move {
+            let subscribing = async {
+                let mut subscription = client.get_async_pubsub().await?;
+                subscription.subscribe(&channel).await?;
+                Ok(subscription)
+            };
+            let subscribed = match tokio::time::timeout(SUBSCRIBE_LIMIT, subscribing).await {
+                Ok(subscribed) => subscribed.map_err(trouble::classify),
+                Err(_) => Err(NodeError::unreachable(format!("no subscription within {SUBSCRIBE_LIMIT:?}"))),
+            };
+            match subscribed {
+                Ok(subscription) => {
+                    let ends = Instant::now() + SHORTEST;
+                    let _ = tell.send(Some(Ok(())));
+                    hear(subscription, &bell).await;
+                    tokio::time::sleep_until(ends).await;
+                    if let Some(bell) = bell.upgrade() {
+                        bell.ring_all();
+                    }
+                }
+                Err(error) => {
+                    if matches!(error, NodeError::Refused { .. }) && !said.swap(true, Ordering::Relaxed) {
+                        let error: &dyn std::error::Error = &error;
+                        tracing::warn!(
+                            node,
+                            error,
+                            "waiters are not called here, they ask at intervals; allow SUBSCRIBE"
+                        );
+                    }
+                    let _ = tell.send(Some(Err(error)));
                 }
             }
-            Err(error) => {
-                if matches!(error, NodeError::Refused { .. }) {
-                    let error: &dyn std::error::Error = &error;
-                    tracing::warn!(node, error, "waiters are not called here, they ask at intervals; allow SUBSCRIBE");
-                }
-                let _ = tell.send(Some(Err(error)));
-            }
-        }
-    };
-    let task = tokio::runtime::Handle::current().spawn(hear).abort_handle();
-    Hearing { ready, task, since: Instant::now() }
+        };
+        let task = tokio::runtime::Handle::current().spawn(hear).abort_handle();
+        Hearing { ready, task, since: Instant::now() }
+    }
 }
 
 /// Passes calls on until the connection breaks, the client is gone, or nobody has waited for a while.

@@ -24,6 +24,11 @@ for i = 1, n do
     end
     -- Each of those who wait asks again long before that, so it ends a line that nobody stands in any more.
     redis.call('PEXPIRE', line, 60000)
+    -- One that waits for this resource cannot take the others: whoever waits for them is not to wait for it.
+    for other = 1, n do
+      local left = other ~= i and redis.call('LREM', KEYS[2 * n + 1 + other], 1, waiter) == 1
+      if left and redis.call('EXISTS', KEYS[other]) == 0 then call_first(KEYS[2 * n + 1 + other]) end
+    end
     return in_the_way
   end
 end
