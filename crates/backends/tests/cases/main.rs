@@ -24,6 +24,7 @@ mod b35_foreign_key;
 mod b37_many_resources;
 mod b39_reconnect;
 mod b41_connections;
+mod b43_wake_up;
 mod b45_wait;
 mod b47_stale_grant;
 mod b49_twice;

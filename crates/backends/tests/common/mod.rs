@@ -50,6 +50,7 @@ impl Clock for SuspendableClock {
 }
 
 /// SplitMix64: small, and the same everywhere.
+#[derive(Debug)]
 pub(crate) struct Random(pub(crate) u64);
 
 impl Random {

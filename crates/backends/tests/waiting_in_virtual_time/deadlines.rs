@@ -1,0 +1,133 @@
+//! B45 where waiters stand in line: a wait ends when it should, says how it ended, and leaves no place behind.
+
+use crate::common::{in_virtual_time, ms};
+use crate::world::{Client, NODE_TIMEOUT, RETRY, World, begin, lined_up};
+use redlock_core::{AcquireError, Guard, NodeOutcome, Retry};
+use std::time::Duration;
+use tokio::time::{Instant, sleep};
+
+/// Where a waiter waits.
+#[derive(Clone, Copy, PartialEq, Debug)]
+enum Where {
+    /// Alone in its client, in the arbiter's line.
+    InLine,
+    /// The same, behind another client.
+    BehindAnotherClient,
+    /// Behind a task of its own client that stands in line.
+    BehindATask,
+    /// Behind a task of its own client that holds the lock.
+    BehindTheHolder,
+}
+
+const ALL: [Where; 4] = [Where::InLine, Where::BehindAnotherClient, Where::BehindATask, Where::BehindTheHolder];
+
+/// The holder, and the client whose next task waits there.
+async fn prepared(world: &World, place: Where) -> (Guard, Client) {
+    let client = world.client();
+    if place == Where::BehindTheHolder {
+        return (client.redlock.acquire("r").await.unwrap(), client);
+    }
+    let guard = world.client().redlock.acquire("r").await.unwrap();
+    let before = match place {
+        Where::BehindAnotherClient => Some(world.client()),
+        Where::BehindATask => Some(client.clone()),
+        Where::InLine | Where::BehindTheHolder => None,
+    };
+    if let Some(before) = before {
+        begin(async move {
+            let guard = before.redlock.request("r").wait(ms(100_000)).acquire().await.unwrap();
+            guard.release().await;
+        });
+    }
+    lined_up().await;
+    (guard, client)
+}
+
+#[test]
+fn b45_a_deadline_is_kept_everywhere_in_line_and_no_place_is_left() {
+    for place in ALL {
+        for retry in [RETRY, Retry { delay: ms(2_000), jitter: ms(0), ..RETRY }] {
+            in_virtual_time(async {
+                let world = World::new(5, 1);
+                let (guard, client) = prepared(&world, place).await;
+                let before = world.in_line();
+                let began = Instant::now();
+                let result = client.redlock.request("r").retry(Retry { wait: ms(300), ..retry }).acquire().await;
+                let took = began.elapsed();
+                let Err(AcquireError::TimedOut { last, waited, .. }) = &result else { panic!("{place:?}: {result:?}") };
+                assert!(ms(300) <= took && took <= ms(300) + NODE_TIMEOUT, "{place:?}: {took:?}");
+                assert!(ms(300) <= *waited && *waited <= took, "{place:?}: {waited:?}");
+                let AcquireError::Contended(report) = &**last else { panic!("{place:?}: {last:?}") };
+                let held = report.held().count();
+                assert!(3 <= held, "{place:?}: the last word is a whole one, {report}");
+                lined_up().await;
+                assert_eq!(world.in_line(), before, "{place:?}");
+                guard.release().await;
+                sleep(ms(2_000)).await;
+                world.assert_nothing_left(&format!("{place:?}"));
+            });
+        }
+    }
+}
+
+#[test]
+fn b45_a_wait_is_cancelled_everywhere_in_line_and_says_so() {
+    for place in ALL {
+        in_virtual_time(async {
+            let world = World::new(5, 1);
+            let (guard, client) = prepared(&world, place).await;
+            let before = world.in_line();
+            let began = Instant::now();
+            let result = client.redlock.request("r").retry(RETRY).acquire_unless(sleep(ms(100))).await;
+            assert!(matches!(result, Err(AcquireError::Cancelled { .. })), "{place:?}: {result:?}");
+            assert_eq!(began.elapsed(), ms(100), "{place:?}");
+            lined_up().await;
+            assert_eq!(world.in_line(), before, "{place:?}");
+            guard.release().await;
+            sleep(ms(2_000)).await;
+            world.assert_nothing_left(&format!("{place:?}"));
+        });
+    }
+}
+
+/// Whoever wants one attempt gets one, whoever else waits, and it asks all nodes.
+#[test]
+fn b45_no_wait_is_one_attempt_that_asks_all_nodes() {
+    for place in ALL {
+        for retry in [Retry { wait: Duration::ZERO, ..RETRY }, Retry { attempts: 1, ..RETRY }] {
+            in_virtual_time(async {
+                let world = World::new(5, 1);
+                let (_guard, client) = prepared(&world, place).await;
+                let (before, began) = (world.in_line(), Instant::now());
+                let result = client.redlock.request("r").retry(retry).acquire().await;
+                let Err(AcquireError::Contended(report)) = &result else { panic!("{place:?}: {result:?}") };
+                assert!(began.elapsed() <= NODE_TIMEOUT, "{place:?}: {:?}", began.elapsed());
+                assert!(report.nodes.iter().all(|node| !matches!(node.outcome, NodeOutcome::Failed(_))), "{report}");
+                assert!(3 <= report.held().count(), "{report}");
+                assert_eq!(world.in_line(), before, "{place:?}");
+            });
+        }
+    }
+}
+
+/// A deadline that passes in the very moment in which the lock becomes free ends in a grant or in nothing.
+#[test]
+fn a_deadline_that_meets_the_release_leaves_nothing_behind() {
+    for place in ALL {
+        for offset in 0..20 {
+            in_virtual_time(async {
+                let world = World::new(5, offset);
+                let (guard, client) = prepared(&world, place).await;
+                let request = client.redlock.request("r").wait(ms(300)).acquire();
+                let release = async {
+                    sleep(ms(290 + offset)).await;
+                    guard.release().await
+                };
+                let (result, _) = tokio::join!(request, release);
+                drop(result);
+                sleep(ms(2_000)).await;
+                world.assert_nothing_left(&format!("{place:?}, {offset}"));
+            });
+        }
+    }
+}
