@@ -2,7 +2,10 @@
 
 use redlock_backends::RedisNode;
 use redlock_bench::{RedisOptions, RedisServer};
-use redlock_core::{AcquireError, LockNode as _, NodeError, Redlock, Refusal, ReleaseOutcome};
+use redlock_core::{
+    AcquireError, Acquisition, Holder, IntoResources as _, KeyPrefix, Listener, LockNode as _, Manner, NodeError,
+    OsRandomness, Owner, Ownership, Place, Redlock, Refusal, ReleaseOutcome, Releasing, Retry, Ttl,
+};
 use std::time::Duration;
 
 type TestResult = Result<(), Box<dyn std::error::Error>>;
@@ -19,6 +22,42 @@ async fn check_all_calls(url: &str) -> TestResult {
     assert!(inspections.iter().all(|seen| seen.held.is_some()), "{inspections:?}");
     assert!(inspections.iter().all(|seen| seen.counter == Some(guard.token().as_counter())), "{inspections:?}");
     assert_eq!(guard.release().await.outcome, ReleaseOutcome::Everywhere);
+    check_waiting(url).await
+}
+
+/// Somebody who would ask by itself after twenty seconds is called; and what is done for waiters on the way is allowed.
+async fn check_waiting(url: &str) -> TestResult {
+    let client = async || -> Result<Redlock, Box<dyn std::error::Error>> {
+        let retry = Retry { delay: Duration::from_secs(5), ..Retry::default() };
+        Ok(Redlock::builder().node(RedisNode::connect(url).await?).retry(retry).build()?)
+    };
+    let (holder, waiter) = (client().await?, client().await?);
+    let guard = holder.try_acquire("a").await?;
+    let release = async {
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        guard.release().await
+    };
+    let (released, granted) = tokio::join!(release, waiter.acquire("a"));
+    assert_eq!(released.outcome, ReleaseOutcome::Everywhere);
+    let guard = granted?;
+
+    let node = RedisNode::connect(url).await?;
+    let (prefix, resources) = (KeyPrefix::default(), "a".into_resources()?);
+    let ownership = Ownership::new(prefix.clone(), resources.clone(), Owner::from_random_bytes([1; 16]));
+    let ttl = Ttl::new(Duration::from_secs(1))?;
+    let listener = Listener::new(&OsRandomness);
+    node.listen(&prefix, &listener).await?;
+    for ticket in [1, 2, 3] {
+        let place = Place::new(&listener, ticket, Manner::Yield);
+        let held = node.acquire_in_line(&ownership, ttl, 0, &place).await?;
+        assert!(matches!(&held, Acquisition::Held(held) if held.holder != Holder::Line), "{held:?}");
+    }
+    node.leave_line(&prefix, &resources, &Place::new(&listener, 1, Manner::Yield)).await?;
+    guard.release().await;
+    let overtaking = Place::new(&listener, 3, Manner::Overtake);
+    let granted = node.acquire_in_line(&ownership, ttl, 0, &overtaking).await?;
+    assert!(matches!(granted, Acquisition::Granted { .. }), "{granted:?}");
+    assert_eq!(node.release(&ownership).await?, Releasing::Released, "nobody stands in line any more");
     Ok(())
 }
 
@@ -43,8 +82,9 @@ async fn a_password() -> TestResult {
 }
 
 /// The commands that the documentation lists, on the keys under the prefix, and nothing else.
-const RIGHTS: [&str; 8] = ["worker", "on", ">sesame-open", "resetkeys", "~lock:*", "resetchannels", "-@all", ""];
-const COMMANDS: [&str; 16] = [
+const RIGHTS: [&str; 8] =
+    ["worker", "on", ">sesame-open", "resetkeys", "~lock:*", "resetchannels", "&lock:~call:*", "-@all"];
+const COMMANDS: [&str; 25] = [
     "+evalsha",
     "+eval",
     "+script|load",
@@ -61,18 +101,52 @@ const COMMANDS: [&str; 16] = [
     "+info",
     "+select",
     "+hello",
+    "+subscribe",
+    "+publish",
+    "+lindex",
+    "+lpos",
+    "+lrem",
+    "+ltrim",
+    "+lpop",
+    "+rpush",
+    "+rpop",
 ];
 
 #[tokio::test]
 async fn a_user_with_the_documented_rights() -> TestResult {
-    let rights = RIGHTS.into_iter().filter(|right| !right.is_empty()).chain(COMMANDS);
+    let rights = RIGHTS.into_iter().chain(COMMANDS);
     let server = RedisServer::start(RedisOptions::new().set("user", rights)).await?;
     check_all_calls(&format!("redis://worker:sesame-open@{}", server.address())).await
 }
 
+/// A line is bounded: whoever comes when it is full stands in none, asks at intervals, and is in nobody's way.
+#[tokio::test]
+async fn a_user_with_the_documented_rights_meets_a_full_line() -> TestResult {
+    let server = RedisServer::start(RedisOptions::new().set("user", RIGHTS.into_iter().chain(COMMANDS))).await?;
+    let url = format!("redis://worker:sesame-open@{}", server.address());
+    let node = RedisNode::connect(&url).await?;
+    let resources = "a".into_resources()?;
+    let ownership = |n| Ownership::new(KeyPrefix::default(), resources.clone(), Owner::from_random_bytes([n; 16]));
+    let ttl = Ttl::new(Duration::from_secs(60))?;
+    node.acquire(&ownership(1), ttl, 0).await?;
+    let line = "lock:~line:{lock:a}";
+    let full: Vec<String> = (0..10_000).map(|n| format!("{n}@lock:~call:nobody")).collect();
+    let words = ["RPUSH".to_owned(), line.to_owned()].into_iter().chain(full);
+    assert!(!server.command(&words.collect::<Vec<_>>()).await?.is_error());
+    let place = Place::new(&Listener::new(&OsRandomness), 1, Manner::Yield);
+    let held = node.acquire_in_line(&ownership(2), ttl, 0, &place).await?;
+    assert!(matches!(held, Acquisition::Held(_)), "{held:?}");
+    assert_eq!(server.command(&["LLEN", line]).await?, redlock_bench::Reply::Integer(10_000));
+    // Those who do not listen any more leave it a few at a time, so that no script takes long.
+    assert_eq!(node.release(&ownership(1)).await?, Releasing::Released);
+    let left = server.command(&["LLEN", line]).await?.into_integer("LLEN")?;
+    assert!(9_000 < left && left < 10_000, "{left}");
+    Ok(())
+}
+
 #[tokio::test]
 async fn a_user_who_may_not_run_scripts_is_told_so() -> TestResult {
-    let rights = RIGHTS.into_iter().filter(|right| !right.is_empty()).chain(["+info", "+time"]);
+    let rights = RIGHTS.into_iter().chain(["+info", "+time"]);
     let server = RedisServer::start(RedisOptions::new().set("user", rights)).await?;
     let node = RedisNode::connect(&format!("redis://worker:sesame-open@{}", server.address())).await?;
     let result = Redlock::builder().node(node).build()?.try_acquire("r").await;
@@ -86,7 +160,7 @@ async fn a_user_who_may_not_run_scripts_is_told_so() -> TestResult {
 #[tokio::test]
 async fn a_user_who_may_not_read_info() -> TestResult {
     let commands = COMMANDS.into_iter().filter(|command| *command != "+info");
-    let rights = RIGHTS.into_iter().filter(|right| !right.is_empty()).chain(commands);
+    let rights = RIGHTS.into_iter().chain(commands);
     let server = RedisServer::start(RedisOptions::new().set("user", rights)).await?;
     let url = format!("redis://worker:sesame-open@{}", server.address());
     check_all_calls(&url).await?;
