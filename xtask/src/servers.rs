@@ -15,7 +15,7 @@ struct Requirement {
     package: &'static str,
 }
 
-const REQUIREMENTS: [Requirement; 5] = [
+const REQUIREMENTS: [Requirement; 8] = [
     Requirement {
         what: "redis-server or valkey-server",
         check: "command -v redis-server || command -v valkey-server",
@@ -27,6 +27,17 @@ const REQUIREMENTS: [Requirement; 5] = [
         check: "test -x \"$(pg_config --bindir)/postgres\" || ls /usr/lib/postgresql/*/bin/postgres",
         package: "postgresql",
     },
+    Requirement {
+        what: "psql, the client that tries to write around a guard",
+        check: "test -x \"$(pg_config --bindir)/psql\" || command -v psql",
+        package: "postgresql-client",
+    },
+    Requirement {
+        what: "mariadb or mysql, the client for the same",
+        check: "command -v mariadb || command -v mysql",
+        package: "mariadb-client",
+    },
+    Requirement { what: "sqlite3, the client for the same", check: "command -v sqlite3", package: "sqlite3" },
     Requirement {
         what: "openssl, which makes the certificates of TLS tests",
         check: "command -v openssl",

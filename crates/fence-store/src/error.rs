@@ -5,6 +5,9 @@
 
 use redlock_core::FencingToken;
 
+use crate::guard::install::Finding;
+use crate::guard::{REFUSED, REFUSED_STATE, STALE, STALE_STATE};
+
 /// A fenced write did not happen, or nobody can say whether it did.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -205,6 +208,26 @@ pub enum StatementProblem {
         /// The statement's first word.
         keyword: String,
     },
+    /// A guard refused it, because it presents no token that could pass: it leaves the fence as it is, changes the key,
+    /// deletes a row that was not condemned, or does what a guard cannot let pass. The message is the guard's.
+    #[error("{message}{}", .hint.as_ref().map(|hint| format!("; {hint}")).unwrap_or_default())]
+    Unfenced {
+        /// What was refused, in the guard's words.
+        message: String,
+        /// What to do, where the database has a place for it.
+        hint: Option<String>,
+    },
+    /// A guard was put up and is not as it should be: see what has the name of its tombstones.
+    #[error("installed, and yet {0}")]
+    NotUp(Finding),
+    /// A name that a guard cannot use.
+    #[error("{name:?} cannot be used by a guard: {why}")]
+    Name {
+        /// The name.
+        name: String,
+        /// What is wrong with it.
+        why: &'static str,
+    },
     /// The resource's name has a NUL character, which Postgres' text cannot hold.
     #[error("the resource {resource:?} has a NUL character, which Postgres cannot store: choose another name")]
     NulInResource {
@@ -237,6 +260,7 @@ impl FenceError {
         match fault(&source) {
             Fault::LostRace | Fault::Waited => Self::Conflict { source },
             Fault::MissingTable => Self::SchemaMissing { table: source.to_string(), source: Some(source) },
+            Fault::Guarded => refusal(source),
             Fault::NoAnswer | Fault::Other => Self::Database { source },
         }
     }
@@ -274,6 +298,8 @@ enum Fault {
     /// Somebody else is still there, and the time to wait is over: lock wait, busy.
     Waited,
     MissingTable,
+    /// A guard's trigger refused the statement.
+    Guarded,
     /// No answer, or one that does not say what became of the transaction.
     NoAnswer,
     Other,
@@ -304,7 +330,10 @@ fn fault(error: &sqlx::Error) -> Fault {
     }
     #[cfg(feature = "mysql")]
     if let Some(mysql) = reported.try_downcast_ref::<sqlx::mysql::MySqlDatabaseError>() {
-        return mysql_number(mysql.number());
+        return match mysql.code() {
+            Some(STALE_STATE | REFUSED_STATE) => Fault::Guarded,
+            _ => mysql_number(mysql.number()),
+        };
     }
     match reported.code().and_then(|code| code.parse().ok()) {
         Some(code) => sqlite_code(code, reported.message()),
@@ -326,6 +355,7 @@ fn sqlstate(code: &str) -> Fault {
         // lock_not_available (lock_timeout), query_canceled (statement_timeout).
         "55P03" | "57014" => Fault::Waited,
         "42P01" => Fault::MissingTable,
+        STALE_STATE | REFUSED_STATE => Fault::Guarded,
         _ => Fault::Other,
     }
 }
@@ -356,15 +386,75 @@ fn sqlite_code(code: i32, message: &str) -> Fault {
         5 | 6 => Fault::Waited,
         // SQLITE_IOERR: the commit record may or may not have reached the disk.
         10 => Fault::NoAnswer,
-        // SQLITE_ERROR has no finer code for it.
+        // SQLITE_ERROR and SQLITE_CONSTRAINT: a guard's errors have a text of their own, but no code.
+        1 | 19 if guards_words(message).is_some() => Fault::Guarded,
+        // Nor is there a finer code for this.
         1 if message.starts_with("no such table") => Fault::MissingTable,
         _ => Fault::Other,
     }
 }
 
+/// A guard's own words in a database's message: SQLite puts the name of a function before them, and quotes them.
+fn guards_words(message: &str) -> Option<&str> {
+    let start = [STALE, REFUSED].iter().filter_map(|prefix| message.find(prefix)).min()?;
+    let words = message.get(start..)?;
+    Some(if start == 0 { words } else { words.trim_end_matches('\'') })
+}
+
+/// What a guard's refusal means.
+fn refusal(source: sqlx::Error) -> FenceError {
+    let Some(reported) = source.as_database_error() else {
+        return FenceError::Database { source };
+    };
+    let message = guards_words(reported.message()).unwrap_or(reported.message());
+    stale_numbers(message).unwrap_or_else(|| {
+        let hint = hint(reported);
+        StatementProblem::Unfenced { message: message.to_owned(), hint }.into()
+    })
+}
+
+/// Only Postgres has a place for it.
+fn hint(reported: &dyn sqlx::error::DatabaseError) -> Option<String> {
+    #[cfg(feature = "postgres")]
+    if let Some(postgres) = reported.try_downcast_ref::<sqlx::postgres::PgDatabaseError>() {
+        return postgres.hint().map(str::to_owned);
+    }
+    let _ = reported;
+    None
+}
+
+/// Reads `fence: stale: presented 33, highest 34: INSERT into orders refused`.
+fn stale_numbers(message: &str) -> Option<FenceError> {
+    let (numbers, what) = message.strip_prefix(STALE)?.split_once(": ")?;
+    let (presented, highest) = numbers.strip_prefix("presented ")?.split_once(", highest ")?;
+    let presented = FencingToken::assume_granted(presented.parse::<i64>().ok()?).ok()?;
+    Some(FenceError::Stale { presented, highest: highest.parse().ok()?, target: ["the guard (", what, ")"].concat() })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_guards_refusal_is_read_whatever_the_database_puts_around_it() {
+        for message in [
+            "fence: stale: presented 33, highest 34: UPDATE of orders refused",
+            "JSON path error near 'fence: stale: presented 33, highest 34: UPDATE of orders refused'",
+            "bad JSON path: 'fence: stale: presented 33, highest 34: UPDATE of orders refused'",
+        ] {
+            let stale = stale_numbers(guards_words(message).unwrap()).unwrap();
+            assert_eq!(
+                stale.to_string(),
+                "stale: token 33 was presented, but the guard (UPDATE of orders refused) has accepted 34"
+            );
+            assert_eq!(sqlite_code(1, message), Fault::Guarded);
+        }
+        for message in ["fence: refused: no token", "fence: stale: presented 0, highest 34: x", "fence: stale: what?"] {
+            assert!(stale_numbers(message).is_none(), "{message}");
+        }
+        assert_eq!(guards_words("no such table: fence"), None);
+        assert_eq!(sqlite_code(1811, "fence: refused: no token"), Fault::Guarded);
+    }
 
     #[test]
     fn codes_are_sorted_by_what_to_do_next() {
@@ -374,6 +464,8 @@ mod tests {
             ("40003", Fault::NoAnswer),
             ("55P03", Fault::Waited),
             ("42P01", Fault::MissingTable),
+            ("RF001", Fault::Guarded),
+            ("RF002", Fault::Guarded),
             ("23505", Fault::Other),
         ] {
             assert_eq!(sqlstate(code), expected, "{code}");

@@ -48,7 +48,9 @@
 //!
 //! A row's fence knows nothing of the ledger and the other way round: protect a row in one of the two ways, always the same
 //! one. And a fence compares numbers, not names: write a row always under the same resource, for a token of another one is
-//! accepted if it is greater, and then shuts the rightful holder out. Statements of programs that do not use the fence are not stopped by either.
+//! accepted if it is greater, and then shuts the rightful holder out. Statements of programs that do not use the fence are not
+//! stopped by either, but by a [`Guard`]: triggers with which the database itself refuses them
+//! ([`FenceStore::install_guard`]).
 //!
 //! The fence is not idempotency. Where a row may be rewritten, `n = n + 1` sent twice by the same holder counts twice.
 //!
@@ -79,6 +81,7 @@
 mod check;
 mod dialect;
 mod error;
+mod guard;
 mod ledger;
 mod lease;
 mod row;
@@ -91,6 +94,9 @@ mod write;
 
 pub use dialect::{Dialect, Flavor, Isolation, Rendered};
 pub use error::{ColumnProblem, FenceError, StatementProblem};
+pub use guard::Guard;
+pub use guard::install::{Finding, GuardState};
+pub use guard::migrate::fence_column_sql;
 pub use row::{Row, Upsert};
 pub use schema::{InvalidTableName, LedgerTable};
 pub use store::{Claim, FenceStore};

@@ -18,7 +18,7 @@ use crate::error::{FenceError, StatementProblem};
 use crate::schema::display;
 
 /// The fence column's name unless said otherwise.
-const FENCE_COLUMN: &str = "fence_token";
+pub(crate) const FENCE_COLUMN: &str = "fence_token";
 
 /// A row that is written under a fence: its table, its key, and the column that keeps the highest token.
 ///
@@ -205,7 +205,7 @@ impl Row {
         &self.fence
     }
 
-    fn condition(&self) -> Condition {
+    pub(crate) fn condition(&self) -> Condition {
         self.key
             .iter()
             .fold(Cond::all(), |condition, (column, value)| condition.add(Expr::col(column.clone()).eq(value.clone())))

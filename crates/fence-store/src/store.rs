@@ -477,7 +477,7 @@ impl<DB: Dialect> FenceStore<DB> {
         raised
     }
 
-    async fn lease(&self) -> Result<Lease<DB>, FenceError> {
+    pub(crate) async fn lease(&self) -> Result<Lease<DB>, FenceError> {
         Lease::acquire(&self.pool).await.map_err(|source| FenceError::Database { source })
     }
 

@@ -20,6 +20,7 @@ use sqlx::error::ErrorKind;
 
 use crate::dialect::{Dialect, Flavor, Rendered};
 use crate::error::{FenceError, StatementProblem};
+use crate::guard;
 use crate::lease::Lease;
 use crate::ledger;
 use crate::row::{Judgement, Row, Upsert};
@@ -104,6 +105,8 @@ pub(crate) async fn delete_under_lock<DB: Dialect>(
         Some(fence) => let_pass(grant, row, fence)?,
         None => return Err(no_such_row(row)),
     }
+    let condemn = DB::FLAVOR.render(&guard::condemn(row, grant.token()))?;
+    lease.execute(DB::query(condemn)).await.map_err(FenceError::of_statement)?;
     let statement = DB::FLAVOR.render(&row.delete())?;
     let result = lease.execute(DB::query(statement)).await.map_err(FenceError::of_statement)?;
     match DB::rows_affected(&result) {

@@ -6,6 +6,18 @@
 
 #![cfg(any(feature = "mysql", feature = "postgres", feature = "sqlite"))]
 
+mod clients;
+mod guard_cascades;
+mod guard_docs;
+mod guard_install;
+#[cfg(feature = "mysql")]
+mod guard_mariadb;
+#[cfg(feature = "postgres")]
+mod guard_postgres;
+mod guard_races;
+#[cfg(feature = "sqlite")]
+mod guard_sqlite;
+mod guards;
 mod interleavings;
 mod interrupted;
 mod ledger;
