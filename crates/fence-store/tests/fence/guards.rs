@@ -181,7 +181,7 @@ fn on_sqlite() -> Vec<(&'static str, &'static str)> {
         ("UPDATE accounts SET fence_token = 34.5 WHERE id = 1", REFUSED),
         ("UPDATE accounts SET fence_token = x'ff' WHERE id = 1", REFUSED),
         ("PRAGMA ignore_check_constraints = ON; DELETE FROM accounts WHERE id = 1", REFUSED),
-        // Refused by SQLite itself before 3.41: a function in a trigger that is not on its list.
+        // Refused by SQLite 3.40 itself: a function in a trigger that is not on its list.
         ("PRAGMA trusted_schema = OFF; DELETE FROM accounts WHERE id = 1", ""),
         (
             "WITH late AS (SELECT 1 AS id) UPDATE accounts SET balance = 1, fence_token = 33 FROM late WHERE accounts.id = late.id",
