@@ -5,6 +5,7 @@
 mod bench;
 mod demo;
 mod fix;
+mod model;
 mod packages;
 mod run;
 mod servers;
@@ -24,6 +25,7 @@ usage: cargo xtask <verb>
   verify                       everything that reads and nothing that writes: format, lints, docs, tidy, each feature alone
   fix                          lets rustfmt and clippy write what they can
   tidy                         the rules of this code base that no general tool knows
+  model [--long] [WORD…]       the protocol in every order of events; with --long for hours
   test [--install] [FILTER…]   all tests, against real servers; --install brings missing servers through apt";
 
 fn main() -> ExitCode {
@@ -46,6 +48,7 @@ fn choose(words: &[&str]) -> Result<()> {
         ["tidy"] => tidy::run(),
         ["test", rest @ ..] => test::run(rest),
         ["bench", rest @ ..] => bench::run(rest),
+        ["model", rest @ ..] => model::run(rest),
         [] | ["help" | "--help" | "-h"] => {
             println!("{USAGE}");
             Ok(())
