@@ -1,7 +1,9 @@
-//! The numbered cases: `docs/testing.md` lists each in a table with its tests, and each such test is in the table.
+//! The numbered cases and the promises: `docs/testing.md` lists each in a table with its tests, and each such test is in the
+//! table.
 //!
 //! A row begins with the number and names the tests in backticks, `| B07 | … | `b07_one_dead_node` |`; a test says its
-//! number at the beginning of its name.
+//! number at the beginning of its name. A promise, `| P1 tokens | … |`, may name other tests and files as well; then these
+//! have to be there. `p1_…` stands for every test that begins so.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,50 +16,85 @@ pub(super) fn complaints(files: &Files) -> Vec<String> {
     let Some(page) = files.iter().find(|file| file.path == PAGE) else {
         return vec![format!("{PAGE}: is not there")];
     };
-    let listed = listed(&page.text);
-    let crates = files.ending(".rs").filter(|file| file.path.starts_with("crates/"));
-    let written: BTreeSet<&str> = crates.flat_map(|file| tests(&file.text)).collect();
+    let rows = rows(&page.text);
+    let crates = || files.ending(".rs").filter(|file| file.path.starts_with("crates/"));
+    let there: BTreeSet<&str> = crates().flat_map(|file| names(&file.text)).collect();
+    let written: BTreeSet<&str> = there.iter().copied().filter(|name| number(name).is_some()).collect();
 
-    let empty = listed.iter().filter(|(_, tests)| tests.is_empty());
-    let empty = empty.map(|(case, _)| format!("{PAGE}: {case} names no test"));
-    let named: BTreeSet<&str> = listed.values().flatten().copied().collect();
-    let unwritten = named.difference(&written).map(|test| format!("{PAGE}: there is no test {test}"));
-    let unlisted = written.difference(&named).map(|test| format!("{PAGE}: does not list the test {test}"));
-    empty.chain(unwritten).chain(unlisted).collect()
+    let mut complaints = Vec::new();
+    let mut listed = BTreeSet::new();
+    for (case, named) in &rows {
+        let begin_so = |prefix| there.range(prefix..).take_while(move |name| name.starts_with(prefix));
+        let every = named.iter().filter_map(|name| name.strip_suffix('…')).flat_map(begin_so);
+        let of_case = named.iter().chain(every).copied().filter(|name| is_of(name, case) && is_name(name));
+        let is_case = case.starts_with('B');
+        if is_case && of_case.clone().next().is_none() || named.is_empty() {
+            complaints.push(format!("{PAGE}: {case} names no test"));
+        }
+        listed.extend(of_case);
+        // A case's row may quote code; a promise's row names what could refute it, and nothing else.
+        let claimed = named.iter().filter(|name| is_of(name, case) || !is_case);
+        let missing = claimed.filter(|name| match name.strip_suffix('…') {
+            Some(prefix) => begin_so(prefix).next().is_none(),
+            None if is_name(name) => !there.contains(*name),
+            None => !is_task(name) && !is_file(files, name),
+        });
+        complaints.extend(missing.map(|name| format!("{PAGE}: there is no test {name}")));
+    }
+    let unlisted = written.difference(&listed).map(|test| format!("{PAGE}: does not list the test {test}"));
+    complaints.extend(unlisted);
+    complaints
 }
 
-/// Each row's number, with the tests of that number that it names.
-fn listed(page: &str) -> BTreeMap<&str, Vec<&str>> {
+/// Each row's number, with all that it names in backticks: by its last part, if it is a path to a test.
+fn rows(page: &str) -> BTreeMap<&str, Vec<&str>> {
     let rows = page.lines().filter_map(|line| line.trim().strip_prefix('|'));
     let rows = rows.filter_map(|row| {
-        let case = row.split('|').next()?.trim();
-        // Names stand between backticks, with or without the path to the test.
+        let case = row.split('|').next()?.split_whitespace().next()?;
+        number(&format!("{}_", case.to_lowercase()))?;
         let names = row.split('`').skip(1).step_by(2).filter_map(|name| name.rsplit("::").next());
-        let names = names.filter(|name| number(name).is_some_and(|number| number.eq_ignore_ascii_case(case)));
-        Some((case, names.collect())).filter(|(case, _)| number(&format!("{}_", case.to_lowercase())).is_some())
+        Some((case, names.collect()))
     });
     rows.collect()
 }
 
-/// The names of all tests that begin with a case's number: functions, and names in the list of a macro that makes one test
-/// for each database of them.
-fn tests(source: &str) -> impl Iterator<Item = &str> {
+/// The names of all functions, and names in the list of a macro that makes one test for each database of them.
+fn names(source: &str) -> impl Iterator<Item = &str> {
     source.lines().filter_map(|line| {
         let line = line.trim_start();
         let name = match line.split_once("fn ") {
             Some((before, after)) if !before.contains("//") => after.split(['(', '<']).next()?,
-            _ => line.split([' ', ';']).next()?,
+            _ => line.split([' ', ';']).next().filter(|name| number(name).is_some())?,
         };
-        let is_name = name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
-        number(name).filter(|_| is_name).map(|_| name)
+        is_name(name).then_some(name)
     })
 }
 
-/// `b07` of `b07_one_dead_node`.
+fn is_name(name: &str) -> bool {
+    !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
+}
+
+fn is_task(name: &str) -> bool {
+    name.starts_with("cargo xtask ")
+}
+
+/// A file or a folder, by the end or the whole of its path.
+fn is_file(files: &Files, name: &str) -> bool {
+    files.iter().any(|file| file.path.starts_with(name) || file.path.ends_with(&format!("/{name}")))
+}
+
+fn is_of(name: &str, case: &str) -> bool {
+    number(name).is_some_and(|number| number.eq_ignore_ascii_case(case))
+}
+
+/// `b07` of `b07_one_dead_node`, `p1` of `p1_tokens_grow`.
 fn number(name: &str) -> Option<&str> {
     let (number, _) = name.split_once('_')?;
-    let digits = number.strip_prefix('b')?;
-    (digits.len() == 2 && digits.bytes().all(|byte| byte.is_ascii_digit())).then_some(number)
+    let (digits, expected) = match number.strip_prefix('b') {
+        Some(digits) => (digits, 2),
+        None => (number.strip_prefix('p')?, 1),
+    };
+    (digits.len() == expected && digits.bytes().all(|byte| byte.is_ascii_digit())).then_some(number)
 }
 
 #[cfg(test)]
@@ -80,6 +117,22 @@ mod tests {
         let source =
             "on_every_database! {\n    b59_a_postgres\n    b59_a_mariadb\n        => check;\n}\n// b59_b is gone";
         check("| B59 | `b59_a_postgres`, `b59_a_mariadb` |", source, &[]);
+    }
+
+    #[test]
+    fn a_promise_names_tests_of_its_number_others_and_files() {
+        let table = "| P1 tokens | `p1_a`, `model::another`, `crates/a/`, `b.rs`; `cargo xtask demo` |";
+        check(table, "fn p1_a() {}\nfn another() {}", &[]);
+        check(table, "fn p1_a() {}", &["docs/testing.md: there is no test another"]);
+        check("| P1 | `p1_…` |", "fn p1_a() {}\nfn p1_b() {}", &[]);
+        check(
+            "| P1 | `p1_…` |",
+            "fn p2_a() {}",
+            &["docs/testing.md: there is no test p1_…", "docs/testing.md: does not list the test p2_a"],
+        );
+        check("| P1 | `c.rs` |", "", &["docs/testing.md: there is no test c.rs"]);
+        check("| P1 | none |", "", &["docs/testing.md: P1 names no test"]);
+        check("| P1 | `b.rs` |", "fn p1_a() {}", &["docs/testing.md: does not list the test p1_a"]);
     }
 
     #[test]
