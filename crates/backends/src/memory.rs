@@ -122,6 +122,10 @@ fn keys(ownership: &Ownership) -> impl Iterator<Item = String> {
     ownership.resources().iter().map(|resource| key(ownership.prefix(), resource))
 }
 
+fn is_place((listener, ticket): &(Arc<str>, u64), place: &Place) -> bool {
+    *listener == place.listener && *ticket == place.ticket
+}
+
 /// Whether the owner holds all of an ownership's resources, and if not, why not.
 enum Hold {
     All,
@@ -203,19 +207,24 @@ impl State {
         }
     }
 
-    /// Takes a waiter out of the line for a key, and those before it too if it overtakes them. Says whether it was there.
+    /// Takes those before a waiter out of the line for a key.
+    fn overtake(&mut self, key: &str, place: &Place) {
+        let Some(line) = self.lines.get_mut(key) else { return };
+        if let Some(position) = line.iter().position(|waiter| is_place(waiter, place)) {
+            line.drain(..position);
+        }
+    }
+
+    /// Takes a waiter out of the line for a key. Says whether it was there.
     fn leave(&mut self, key: &str, place: &Place) -> bool {
         let Some(line) = self.lines.get_mut(key) else { return false };
-        let is_it = |(listener, ticket): &(Arc<str>, u64)| *listener == place.listener && *ticket == place.ticket;
-        let position = line.iter().position(is_it);
-        if let Some(position) = position {
-            let first = if place.manner == Manner::Overtake { 0 } else { position };
-            line.drain(first..=position);
-        }
+        let before = line.len();
+        line.retain(|waiter| !is_place(waiter, place));
+        let left = line.len() < before;
         if line.is_empty() {
             self.lines.remove(key);
         }
-        position.is_some()
+        left
     }
 
     fn counter(&self, key: &str) -> u64 {
@@ -273,8 +282,7 @@ impl LockNode for MemoryNode {
             let mut in_the_way = state.held(&key, resource, now);
             if in_the_way.is_none() && place.manner == Manner::Yield {
                 let first = state.call_first(&key);
-                let first_is_it = |(listener, ticket)| listener == place.listener && ticket == place.ticket;
-                if first.is_some_and(|first| !first_is_it(first)) {
+                if first.is_some_and(|first| !is_place(&first, place)) {
                     let (holder, remaining) = (Holder::Line, Remaining::Unknown);
                     in_the_way = Some(HeldBy { resource: resource.clone(), holder, remaining });
                 }
@@ -292,8 +300,10 @@ impl LockNode for MemoryNode {
                 return Ok(Acquisition::Held(held));
             }
         }
-        for key in keys(ownership) {
-            state.leave(&key, place);
+        if place.manner == Manner::Overtake {
+            for key in keys(ownership) {
+                state.overtake(&key, place);
+            }
         }
         Ok(state.acquire(ownership, ttl, floor, now))
     }

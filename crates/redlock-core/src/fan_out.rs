@@ -184,7 +184,8 @@ pub(crate) fn acquire(
         if taking == Taking::First {
             undertaking.acquire_sent(node);
         }
-        let order = lane.node().order();
+        // On a node that keeps order, only a release that was sent before can take effect before.
+        let (order, released_before) = (lane.node().order(), undertaking.release_has_begun(node));
         let (ownership, ttl, floor) = (undertaking.ownership(), undertaking.ttl(), undertaking.floor());
         let answer = match place {
             None => caught(lane.node().acquire(ownership, ttl, floor)).await,
@@ -201,7 +202,7 @@ pub(crate) fn acquire(
         });
         let took = pass.answered(&answer);
         let in_order = order.is_some() && order == lane.node().order();
-        let released_before = undertaking.may_be_released(node, in_order);
+        let released_before = if in_order { released_before } else { undertaking.release_has_begun(node) };
         if matches!(answer, Ok(Acquisition::Held(_))) {
             undertaking.nothing_there(node);
         } else if released_before {
@@ -332,7 +333,7 @@ pub(crate) fn release(lane: &Arc<Lane>, undertaking: &Arc<Undertaking>, node: us
             let took = pass.answered(&answer);
             waited = waited.saturating_add(took);
             match &answer {
-                Ok(_) => undertaking.release_answered(node),
+                Ok(_) => {}
                 // The node is alive and will say the same again.
                 Err(NodeError::Refused { .. } | NodeError::Unsupported) => {}
                 Err(error) if waited < patience => {

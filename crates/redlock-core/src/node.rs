@@ -91,8 +91,8 @@ pub trait LockNode: Send + Sync {
 
     /// As [`LockNode::acquire`], for a waiter in this node's line for the resources; in one atomic step.
     ///
-    /// On a grant the waiter leaves the line. Otherwise it stands in the line of the resource that is in its way, at the end
-    /// unless it stands there already. [`Place::manner`] says what a line of others means to it; if they are what is in its
+    /// A waiter that is not granted stands in the line of the resource that is in its way, at the end unless it stands there
+    /// already. One that is granted, and stands in line, stays there until it leaves: it may not get its quorum. [`Place::manner`] says what a line of others means to it; if they are what is in its
     /// way, the answer names [`Holder::Line`], and the first of them has been woken.
     ///
     /// Only asked of nodes that listen. The default knows no line.

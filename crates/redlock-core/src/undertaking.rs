@@ -10,7 +10,6 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 const ACQUIRE_SENT: u8 = 1;
-const RELEASE_ANSWERED: u8 = 4;
 const RELEASE_BEGUN: u8 = 32;
 const NOTHING_THERE: u8 = 8;
 const TAKEN_AGAIN: u8 = 16;
@@ -95,11 +94,9 @@ impl Undertaking {
         self.progress[node].store(ACQUIRE_SENT | again, Ordering::Release);
     }
 
-    /// The acquire has been answered: whether a release may have taken effect before it. On a node that has kept order
-    /// throughout, that is one which was answered before; on any other, one which was only begun.
-    pub(crate) fn may_be_released(&self, node: usize, in_order: bool) -> bool {
-        let released = if in_order { RELEASE_ANSWERED } else { RELEASE_BEGUN };
-        self.progress[node].load(Ordering::Acquire) & released != 0
+    /// Whether a release has been sent since the acquire was noted.
+    pub(crate) fn release_has_begun(&self, node: usize) -> bool {
+        self.progress[node].load(Ordering::Acquire) & RELEASE_BEGUN != 0
     }
 
     pub(crate) fn release_begun(&self, node: usize) {
@@ -112,10 +109,6 @@ impl Undertaking {
         if self.progress[node].load(Ordering::Acquire) & TAKEN_AGAIN == 0 {
             self.progress[node].fetch_or(NOTHING_THERE, Ordering::AcqRel);
         }
-    }
-
-    pub(crate) fn release_answered(&self, node: usize) {
-        self.progress[node].fetch_or(RELEASE_ANSWERED, Ordering::AcqRel);
     }
 
     pub(crate) fn release_failed(&self, node: usize, error: &NodeError) {
@@ -165,7 +158,6 @@ mod tests {
     fn a_node_that_is_taken_again_in_vain_is_told_nevertheless() {
         let undertaking = undertaking();
         undertaking.acquire_sent(0);
-        undertaking.may_be_released(0, false);
         undertaking.acquire_sent(0);
         undertaking.nothing_there(0);
         assert!(undertaking.may_be_on(0));
@@ -188,13 +180,14 @@ mod tests {
     }
 
     #[test]
-    fn an_acquire_that_is_answered_after_its_release_is_noticed() {
+    fn a_release_counts_from_the_acquire_that_was_noted_last() {
         let undertaking = undertaking();
-        assert!(!undertaking.may_be_released(0, false));
-        undertaking.release_begun(1);
-        assert!(!undertaking.may_be_released(1, true), "it is behind the acquire");
-        assert!(undertaking.may_be_released(1, false));
-        undertaking.release_answered(1);
-        assert!(undertaking.may_be_released(1, true));
+        undertaking.acquire_sent(0);
+        assert!(!undertaking.release_has_begun(0));
+        undertaking.release_begun(0);
+        assert!(undertaking.release_has_begun(0));
+        assert!(!undertaking.release_has_begun(1));
+        undertaking.acquire_sent(0);
+        assert!(!undertaking.release_has_begun(0));
     }
 }

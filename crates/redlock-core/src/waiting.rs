@@ -105,7 +105,7 @@ impl<'a> Waiting<'a> {
                 next = Approach::AllAtOnce;
             }
             let error = match self.client.attempt(self.resources, self.terms, next.clone()).await {
-                Ok(guard) => return Ok(self.granted(guard, &next, *attempts)),
+                Ok(guard) => return Ok(self.granted(guard, *attempts)),
                 Err(error) if error.is_worth_retrying() => error,
                 Err(error) => return Err(error),
             };
@@ -128,14 +128,9 @@ impl<'a> Waiting<'a> {
         self.retry.wait.saturating_sub(self.waited())
     }
 
-    fn granted(mut self, mut guard: Guard, approach: &Approach, attempts: u32) -> Guard {
+    fn granted(mut self, mut guard: Guard, attempts: u32) -> Guard {
         if let Some(turn) = self.turn.take() {
             guard.take_turn(turn);
-        }
-        if let Approach::Called { arbiter, .. } | Approach::ArbiterFirst { arbiter, .. } = approach
-            && matches!(guard.report().nodes[*arbiter].outcome, NodeOutcome::Granted { .. })
-        {
-            self.in_line.retain(|node| node != arbiter);
         }
         if 1 < attempts {
             metrics::histogram!(telemetry::WAIT_SECONDS).record(self.waited());

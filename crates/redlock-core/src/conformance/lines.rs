@@ -104,11 +104,14 @@ pub(super) async fn whoever_is_called_is_granted_as_anybody(stage: &Stage<'_>) -
     let granted = line.ask(&first, Manner::Called).await?;
     due("an acquire by the one who was called", granted, Acquisition::Granted { counter: counter + 1 })?;
     stage.is_refused(&stage.somebody("a")).await?;
-    // It is not in line any more, so the next call is for the second.
+    // Granted here is not granted by a quorum: it stays in line, in case, and leaves when it has its quorum.
+    line.leave(&first).await?;
+    line.is_not_called(&second, "the second in line, while the lock is held,")?;
     releases(stage, &first.who).await?;
     line.is_called(&second, "the second in line, after the first has had its turn,").await?;
     let granted = line.ask(&second, Manner::Called).await?;
     due("an acquire by the second", granted, Acquisition::Granted { counter: counter + 2 })?;
+    line.leave(&second).await?;
     due("a release with nobody in line", stage.release(&second.who).await?, Releasing::Released)?;
     stage.counter_is("a", counter + 2).await
 }
@@ -128,6 +131,7 @@ pub(super) async fn whoever_yields_lets_the_first_in_line_go_first(stage: &Stage
     line.is_called(&first, "the first in line, when the second asked,").await?;
     let granted = line.ask(&second, Manner::Overtake).await?;
     due("an acquire that overtakes", granted, Acquisition::Granted { counter: counter + 1 })?;
+    line.leave(&second).await?;
     let released = stage.release(&second.who).await?;
     due("a release by the one who overtook, after which nobody is left in line,", released, Releasing::Released)
 }

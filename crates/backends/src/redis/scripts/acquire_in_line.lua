@@ -2,7 +2,7 @@
 --
 -- KEYS   n lock keys, n counter keys in the same order, the namespace record, n line keys in the same order
 -- ARGV   owner, ttl in milliseconds, floor, waiter, manner: 'yield' those before it come first, 'called' it takes what is
---        free, 'overtake' the same, and those before it leave the line
+--        free, 'overtake' the same, and those before it leave the line. It stays in line itself until it leaves
 -- Reply  as acquire's; besides, {position, -2, 'line', ''} if others who wait for that resource come first
 --
 -- Atomic because a script runs without any other command in between: no release falls between finding the lock held and
@@ -32,12 +32,8 @@ for i = 1, n do
     return in_the_way
   end
 end
-for i = 1, n do
+for i = 1, manner == 'overtake' and n or 0 do
   local line = KEYS[2 * n + 1 + i]
-  local position = manner == 'overtake' and redis.call('LPOS', line, waiter)
-  if position then
-    redis.call('LTRIM', line, position + 1, -1)
-  else
-    redis.call('LREM', line, 1, waiter)
-  end
+  local position = redis.call('LPOS', line, waiter)
+  if position then redis.call('LTRIM', line, position, -1) end
 end
