@@ -84,7 +84,7 @@ bad_nodes! {
     a_cut_that_forgets: CutForgets breaks the_node_comes_back_after_its_connections_broke;
     a_call_that_waits_for_ever: SilenceIsWaitedOutForEver breaks a_call_ends_though_nobody_answers;
     a_line_from_the_end: LineCallsTheLast breaks the_first_in_line_is_called_when_the_lock_is_released;
-    a_line_that_keeps_whoever_was_granted: LineKeepsWhoeverWasGranted breaks whoever_is_called_is_granted_as_anybody;
+    a_line_that_forgets_whoever_was_granted: LineForgetsWhoeverWasGranted breaks whoever_is_called_is_granted_as_anybody;
     a_line_that_is_not_heeded: LineIsNotHeeded breaks whoever_yields_lets_the_first_in_line_go_first;
     a_line_that_nobody_leaves: LineForgetsACallOnLeaving breaks a_call_is_passed_on_by_leaving_the_line;
     an_inspection_that_guesses: InspectionGuesses breaks inspection_tells_what_is_there;

@@ -67,7 +67,7 @@ pub(crate) enum Wrong {
     CutForgets,
     SilenceIsWaitedOutForEver,
     LineCallsTheLast,
-    LineKeepsWhoeverWasGranted,
+    LineForgetsWhoeverWasGranted,
     LineIsNotHeeded,
     LineForgetsACallOnLeaving,
     InspectionGuesses,
@@ -590,8 +590,12 @@ impl LockNode for BadNode {
                 }
                 answer
             }
-            Wrong::LineKeepsWhoeverWasGranted if place.manner == Manner::Called => {
-                self.memory().acquire(ownership, ttl, floor).await
+            Wrong::LineForgetsWhoeverWasGranted => {
+                let answer = self.memory().acquire_in_line(ownership, ttl, floor, place).await?;
+                if let Acquisition::Granted { .. } = answer {
+                    self.memory().leave_line(ownership.prefix(), ownership.resources(), place).await?;
+                }
+                Ok(answer)
             }
             Wrong::LineIsNotHeeded => {
                 let answer = self.memory().acquire(ownership, ttl, floor).await?;

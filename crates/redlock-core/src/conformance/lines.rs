@@ -104,16 +104,20 @@ pub(super) async fn whoever_is_called_is_granted_as_anybody(stage: &Stage<'_>) -
     let granted = line.ask(&first, Manner::Called).await?;
     due("an acquire by the one who was called", granted, Acquisition::Granted { counter: counter + 1 })?;
     stage.is_refused(&stage.somebody("a")).await?;
-    // Granted here is not granted by a quorum: it stays in line, in case, and leaves when it has its quorum.
+    // Granted here is not granted by a quorum: in case it gives that back, it is still the first in line.
+    releases(stage, &first.who).await?;
+    line.is_called(&first, "the first in line, after it gave back what it was granted,").await?;
+    let granted = line.ask(&first, Manner::Called).await?;
+    due("another acquire by the first", granted, Acquisition::Granted { counter: counter + 2 })?;
     line.leave(&first).await?;
     line.is_not_called(&second, "the second in line, while the lock is held,")?;
     releases(stage, &first.who).await?;
     line.is_called(&second, "the second in line, after the first has had its turn,").await?;
     let granted = line.ask(&second, Manner::Called).await?;
-    due("an acquire by the second", granted, Acquisition::Granted { counter: counter + 2 })?;
+    due("an acquire by the second", granted, Acquisition::Granted { counter: counter + 3 })?;
     line.leave(&second).await?;
     due("a release with nobody in line", stage.release(&second.who).await?, Releasing::Released)?;
-    stage.counter_is("a", counter + 2).await
+    stage.counter_is("a", counter + 3).await
 }
 
 pub(super) async fn whoever_yields_lets_the_first_in_line_go_first(stage: &Stage<'_>) -> Outcome {
