@@ -1,6 +1,7 @@
 //! Nodes for [`redlock_core`]: what a quorum is made of.
 //!
 //! * [`RedisNode`]: a Redis primary, version 6.2 or later, or Valkey (feature `redis`, on by default).
+//! * [`PostgresNode`]: a Postgres server, one row per resource (feature `postgres`).
 //! * [`MemoryNode`]: the reference implementation, with a clock that can be set, skewed and stopped.
 //! * [`Faulty`]: wraps any node and injects delay, loss and errors.
 //!
@@ -31,8 +32,12 @@ pub mod memory;
 pub mod faulty;
 #[cfg(feature = "redis")]
 pub mod redis;
+#[cfg(feature = "postgres")]
+pub mod postgres;
 
 pub use faulty::Faulty;
 pub use memory::MemoryNode;
+#[cfg(feature = "postgres")]
+pub use postgres::PostgresNode;
 #[cfg(feature = "redis")]
 pub use redis::RedisNode;

@@ -122,3 +122,63 @@ mod on_redis {
         }
     }
 }
+
+#[cfg(feature = "postgres")]
+pub(crate) use self::on_postgres::OnPostgres;
+
+#[cfg(feature = "postgres")]
+mod on_postgres {
+    use super::*;
+    use redlock_backends::PostgresNode;
+    use redlock_bench::Proxy;
+    use redlock_bench::proxy::Mode;
+    use redlock_bench::sql::Postgres;
+    use std::net::SocketAddr;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    /// As many as one promise uses at once: to connect is slow.
+    const CONNECTIONS: usize = 5;
+
+    /// A real server, reached through a relay that can be cut and silenced.
+    pub(crate) struct OnPostgres {
+        _server: Postgres,
+        address: SocketAddr,
+        proxy: Proxy,
+        connections: Vec<Arc<dyn LockNode>>,
+        next: AtomicUsize,
+    }
+
+    impl OnPostgres {
+        pub(crate) async fn start() -> Self {
+            let server = Postgres::start().unwrap();
+            let address: SocketAddr = server.url().split(['@', '/']).nth(3).unwrap().parse().unwrap();
+            let proxy = Proxy::start(address).await.unwrap();
+            let url = format!("postgres://postgres@{}/postgres", proxy.address());
+            let mut connections = Vec::new();
+            for _ in 0..CONNECTIONS {
+                let node = PostgresNode::connect(&url).await.unwrap();
+                // Once would do; more often must do no harm.
+                node.install().await.unwrap();
+                connections.push(Arc::new(node) as Arc<dyn LockNode>);
+            }
+            Self { _server: server, address, proxy, connections, next: AtomicUsize::new(0) }
+        }
+    }
+
+    #[async_trait]
+    impl Fixture for OnPostgres {
+        async fn connect(&self) -> Arc<dyn LockNode> {
+            Arc::clone(&self.connections[self.next.fetch_add(1, Ordering::Relaxed) % CONNECTIONS])
+        }
+
+        async fn disconnect(&self) -> bool {
+            self.proxy.lead_to(self.address).await.unwrap();
+            true
+        }
+
+        async fn silence(&self, silent: bool) -> bool {
+            self.proxy.set(if silent { Mode::Silent } else { Mode::PASS }).await.unwrap();
+            true
+        }
+    }
+}

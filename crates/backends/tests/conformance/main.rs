@@ -8,5 +8,9 @@ mod bad;
 mod bad_nodes;
 mod fixtures;
 mod memory;
+#[cfg(all(feature = "postgres", feature = "redis"))]
+mod mixed;
 #[cfg(feature = "redis")]
 mod redis;
+#[cfg(feature = "postgres")]
+mod postgres;

@@ -1,0 +1,245 @@
+//! A Postgres server as a node: one row per resource, one statement per call, time from the server's clock.
+//!
+//! Each call is one function of `postgres/schema.sql`, which argues why it is atomic. Calls share a small pool, so they
+//! promise no order, and a release that may have come too early is repeated by the client. What the server commits it
+//! remembers over a restart, as far as its settings say so (`synchronous_commit`, `fsync`).
+
+use async_trait::async_trait;
+use redlock_core::{
+    Acquisition, Extension, Fingerprint, Health, HeldBy, Holder, Inspection, KeyPrefix, LockNode, NodeError, Ownership,
+    Raising, Refusal, Releasing, Remaining, Resource, Resources, Ttl,
+};
+use sqlx::postgres::{PgConnectOptions, PgPool, PgPoolOptions};
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::Instant;
+
+const SCHEMA: &str = include_str!("postgres/schema.sql");
+
+/// Connections at most. A call takes one for a round trip.
+const CONNECTIONS_MAX: u32 = 8;
+
+/// The longest that a call may take, a free connection and a reconnect included.
+const CALL_LIMIT: Duration = Duration::from_secs(2);
+
+/// A Postgres primary.
+///
+/// ```no_run
+/// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+/// use redlock_backends::PostgresNode;
+///
+/// let node = PostgresNode::connect("postgres://locker:secret@10.0.0.4/locks").await?;
+/// node.install().await?; // Once per database, by a user who may create tables and functions.
+/// # Ok(())
+/// # }
+/// ```
+pub struct PostgresNode {
+    name: String,
+    pool: PgPool,
+    identity: Arc<str>,
+    /// What the server's calendar showed, and when.
+    time: (Duration, Instant),
+}
+
+impl PostgresNode {
+    /// Connects to a server.
+    ///
+    /// # Errors
+    /// [`NodeError::Refused`] if the URL is none, or the server does not accept it; [`NodeError::Unreachable`] if it cannot be
+    /// reached within two seconds.
+    ///
+    /// # Cancel safety
+    /// Dropping the future leaves nothing behind.
+    pub async fn connect(url: &str) -> Result<Self, NodeError> {
+        // The cause may show parts of the URL, such as the password, and is left out.
+        let options: PgConnectOptions = url.parse().map_err(|_| {
+            NodeError::refused(
+                Refusal::Configuration,
+                "not a Postgres URL; write postgres://user:password@host/database",
+            )
+        })?;
+        let name =
+            format!("{}:{}/{}", options.get_host(), options.get_port(), options.get_database().unwrap_or_default());
+        let pool = PgPoolOptions::new().max_connections(CONNECTIONS_MAX).acquire_timeout(CALL_LIMIT);
+        let pool = pool.connect_lazy_with(options);
+        let asked = "SELECT (SELECT system_identifier FROM pg_control_system())::text || '/' || current_database(), \
+                     (extract(epoch FROM clock_timestamp()) * 1000000)::bigint";
+        let (identity, micros): (String, i64) = limited(sqlx::query_as(asked).fetch_one(&pool)).await?;
+        let time = (Duration::from_micros(micros.try_into().unwrap_or(0)), Instant::now());
+        Ok(Self { name, pool, identity: identity.into(), time })
+    }
+
+    /// Brings the table and the functions, or their present version. Touches no lock and no counter.
+    ///
+    /// # Errors
+    /// [`NodeError::Refused`] if the user may not create them.
+    ///
+    /// # Cancel safety
+    /// It may have happened or not; it can be done again.
+    pub async fn install(&self) -> Result<(), NodeError> {
+        // Two programs that bring the same at once get in each other's way without this.
+        let one_at_a_time = "BEGIN; SELECT pg_advisory_xact_lock(hashtext('redlock_node'));";
+        let text = [one_at_a_time, SCHEMA, "COMMIT;"].concat();
+        limited(sqlx::raw_sql(sqlx::AssertSqlSafe(text)).execute(&self.pool)).await.map(|_| ())
+    }
+}
+
+/// Runs a statement within the limit, and says what an error means.
+async fn limited<T>(statement: impl Future<Output = Result<T, sqlx::Error>>) -> Result<T, NodeError> {
+    match tokio::time::timeout(CALL_LIMIT, statement).await {
+        Ok(answer) => answer.map_err(classify),
+        Err(_) => Err(NodeError::Timeout { after: CALL_LIMIT }),
+    }
+}
+
+/// Sorts an error by what can be done about it (appendix A of the Postgres manual, *error codes*).
+fn classify(error: sqlx::Error) -> NodeError {
+    let code = error.as_database_error().and_then(|error| error.code()).unwrap_or_default().into_owned();
+    let refusal = match (code.get(..2).unwrap_or_default(), code.as_str()) {
+        ("28", _) => Refusal::Authentication,
+        (_, "42501") => Refusal::Permission,
+        (_, "25006") => Refusal::Replica,
+        ("53", "53300") | ("57" | "40", _) => return NodeError::unreachable(error),
+        ("53", _) => Refusal::CannotWrite,
+        (_, "22003") => Refusal::CounterBeyondTokens,
+        ("3D" | "42", _) => Refusal::Configuration,
+        ("", _) => return NodeError::unreachable(error),
+        _ => return NodeError::protocol(error),
+    };
+    NodeError::refused(refusal, error)
+}
+
+fn key(prefix: &KeyPrefix, resource: &Resource) -> Vec<u8> {
+    [prefix.as_str(), resource.name()].concat().into_bytes()
+}
+
+fn keys(prefix: &KeyPrefix, resources: &Resources) -> Vec<Vec<u8>> {
+    resources.iter().map(|resource| key(prefix, resource)).collect()
+}
+
+/// A number as SQL takes it. One that does not fit is above all tokens, and the highest that fits is so, too.
+fn signed(number: u64) -> i64 {
+    number.try_into().unwrap_or(i64::MAX)
+}
+
+fn counter(number: i64) -> Result<u64, NodeError> {
+    number.try_into().map_err(|_| NodeError::protocol("a counter is negative"))
+}
+
+fn held_by(resource: &Resource, owner: &str, millis: i64) -> HeldBy {
+    let remaining = Remaining::For(Duration::from_millis(millis.try_into().unwrap_or(0)));
+    HeldBy { resource: resource.clone(), holder: Holder::Owner(Fingerprint::of(owner)), remaining }
+}
+
+#[async_trait]
+impl LockNode for PostgresNode {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    async fn acquire(&self, ownership: &Ownership, ttl: Ttl, floor: u64) -> Result<Acquisition, NodeError> {
+        let statement = sqlx::query_as("SELECT * FROM redlock_acquire($1, $2, $3, $4)")
+            .bind(keys(ownership.prefix(), ownership.resources()))
+            .bind(ownership.owner().expose())
+            .bind(signed(ttl.as_millis()))
+            .bind(signed(floor));
+        let answer: (Option<i64>, Option<i64>, Option<String>, Option<i64>) =
+            limited(statement.fetch_one(&self.pool)).await?;
+        match answer {
+            (Some(granted), ..) => Ok(Acquisition::Granted { counter: counter(granted)? }),
+            (None, Some(position), Some(owner), Some(millis)) => {
+                let position = usize::try_from(position - 1).ok();
+                let resource = position.and_then(|position| ownership.resources().iter().nth(position));
+                let resource = resource.ok_or_else(|| NodeError::protocol("no such resource was asked for"))?;
+                Ok(Acquisition::Held(held_by(resource, &owner, millis)))
+            }
+            _ => Err(NodeError::protocol("neither granted nor held")),
+        }
+    }
+
+    async fn raise(&self, ownership: &Ownership, to: u64) -> Result<Raising, NodeError> {
+        let statement = sqlx::query_scalar("SELECT redlock_raise($1, $2, $3)")
+            .bind(keys(ownership.prefix(), ownership.resources()))
+            .bind(ownership.owner().expose())
+            .bind(signed(to));
+        let raised: Option<i64> = limited(statement.fetch_one(&self.pool)).await?;
+        raised.map_or(Ok(Raising::NotOwner), |at| Ok(Raising::At(counter(at)?)))
+    }
+
+    async fn extend(&self, ownership: &Ownership, ttl: Ttl) -> Result<Extension, NodeError> {
+        let statement = sqlx::query_scalar("SELECT redlock_extend($1, $2, $3)")
+            .bind(keys(ownership.prefix(), ownership.resources()))
+            .bind(ownership.owner().expose())
+            .bind(signed(ttl.as_millis()));
+        let standing: i32 = limited(statement.fetch_one(&self.pool)).await?;
+        Ok(match standing {
+            1 => Extension::Extended,
+            0 => Extension::Gone,
+            _ => Extension::NotOwner,
+        })
+    }
+
+    async fn release(&self, ownership: &Ownership) -> Result<Releasing, NodeError> {
+        let statement = sqlx::query_scalar("SELECT redlock_release($1, $2)")
+            .bind(keys(ownership.prefix(), ownership.resources()))
+            .bind(ownership.owner().expose());
+        let standing: i32 = limited(statement.fetch_one(&self.pool)).await?;
+        Ok(match standing {
+            1 => Releasing::Released,
+            0 => Releasing::Gone,
+            _ => Releasing::NotOwner,
+        })
+    }
+
+    async fn inspect(&self, prefix: &KeyPrefix, resources: &Resources) -> Result<Vec<Inspection>, NodeError> {
+        let asked = "SELECT counter, CASE WHEN clock_timestamp() < expires_at THEN owner END, \
+             coalesce((extract(epoch FROM expires_at - clock_timestamp()) * 1000)::bigint, 0) \
+             FROM redlock_node WHERE key = $1";
+        let mut inspections = Vec::with_capacity(resources.len());
+        for resource in resources {
+            let statement = sqlx::query_as(asked).bind(key(prefix, resource));
+            let seen: Option<(i64, Option<String>, i64)> = limited(statement.fetch_optional(&self.pool)).await?;
+            let (value, owner, millis) = seen.unwrap_or_default();
+            inspections.push(Inspection {
+                resource: resource.clone(),
+                held: owner.map(|owner| held_by(resource, &owner, millis)),
+                // A row without a grant has the counter zero, which is none.
+                counter: (0 < value).then(|| counter(value)).transpose()?,
+            });
+        }
+        Ok(inspections)
+    }
+
+    async fn health(&self) -> Result<Health, NodeError> {
+        let asked = "SELECT pg_is_in_recovery(), current_setting('server_version'), \
+                     'fsync ' || current_setting('fsync') || ', synchronous_commit ' || current_setting('synchronous_commit'), \
+                     (extract(epoch FROM clock_timestamp()) * 1000000)::bigint";
+        let (replica, version, persistence, micros): (bool, String, String, i64) =
+            limited(sqlx::query_as(asked).fetch_one(&self.pool)).await?;
+        let mut health = Health::default();
+        health.identity = Some(self.identity.to_string());
+        health.primary = Some(!replica);
+        health.version = Some(version);
+        health.persistence = Some(persistence);
+        health.eviction_policy = Some("none".to_owned());
+        health.unix_time = micros.try_into().ok().map(Duration::from_micros);
+        health.unread.push("replicas: their number is not asked for".to_owned());
+        Ok(health)
+    }
+
+    fn identity(&self) -> Option<Arc<str>> {
+        Some(Arc::clone(&self.identity))
+    }
+
+    fn unix_time(&self) -> Option<Duration> {
+        let (shown, at) = self.time;
+        Some(shown.saturating_add(at.elapsed()))
+    }
+}
+
+impl fmt::Debug for PostgresNode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PostgresNode").field("name", &self.name).finish_non_exhaustive()
+    }
+}
