@@ -1,13 +1,19 @@
-//! The load comparison: what a lock costs, next to what nobody can do without.
+//! The load comparison: what a lock costs, next to what nobody can do without, and next to other libraries.
 //!
 //! ```text
-//!   stage         two sets of five servers; in the second one is frozen and one killed
+//!   stage         seven healthy servers; others that are frozen, killed, slowed        (network: an exact delay)
 //!     │
-//!   contestant    redlock · plain fan-out · fan-out of our scripts · single server       (fan_out: the raw ones)
-//!     │           one task, one resource each; in turn, a block of rounds each
-//!   figures       percentiles, spread over blocks, ratios                                 (pure)
+//!   contestant    redlock · raw fan-out of its scripts, of SET NX PX · rslock          (fan_out, script_calls, monitor)
+//!   peer          the same in processes of their own: our workers, Node, Python        (worker, peers/)
 //!     │
-//!   report        table, verdict for each goal, JSON                                      (origin: machine, versions)
+//!   scenario/*    alone · network · throughput · resources · crowd · waiters · cost · fence
+//!     │           everybody in turn, in blocks, in changing order
+//!   figures       percentiles, spread over blocks, ratios block by block               (pure)
+//!     │
+//!   findings      figures by name, and what could not be measured
+//!   goals         judges them                                                           (pure)
+//!     │
+//!   report        terminal, Markdown, HTML with pictures (plot), JSON                   (origin: machine, versions)
 //! ```
 //!
 //! Absolute times say little on a machine that others share. So all contestants run interleaved in one run, in an order
@@ -15,47 +21,55 @@
 //!
 //! Unlike the rest of this crate this part knows the library and a Redis client, behind the feature `load`.
 
-pub mod contestant;
+pub mod clock;
+mod contestant;
+pub mod crowd;
 mod fan_out;
 pub mod figures;
-mod origin;
+pub mod findings;
+pub mod goals;
+mod interleave;
+mod monitor;
+mod network;
+pub mod origin;
+mod peer;
+pub mod plan;
+pub mod plot;
 pub mod report;
+mod scenario;
+mod script_calls;
 mod stage;
+mod worker;
 
+use std::path::PathBuf;
 use std::time::Duration;
 
-use tokio::time::Instant;
-
-use self::contestant::Contestant;
+use self::contestant::{Client, Contestant};
+use self::fan_out::{Commands, FanOut};
+use self::findings::Findings;
 use self::origin::Origin;
-use self::report::{Entry, Report};
-use self::stage::Stage;
+pub use self::plan::{Plan, Scenario};
+use self::report::Report;
+use self::stage::{NODES, Stage};
+pub use self::worker::work;
 
-/// How long the contestants run unmeasured once two servers are down: long enough for whoever learns from failures to
-/// have learned.
-const WARM_UP: Duration = Duration::from_millis(500);
+/// How long every contestant asks for the lock.
+const TTL: Duration = Duration::from_secs(10);
 
-/// The pause after a round that failed. Nobody asks again at once; and a client that does gives its own runtime no time
-/// to take in the answers that it missed.
-const AFTER_FAILURE: Duration = Duration::from_millis(1);
+/// How long a server may take to answer a client that runs under a profiler, which makes it some fifty times as slow.
+const PATIENCE: Duration = Duration::from_secs(1);
 
-/// How much is measured.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Plan {
-    /// How often each contestant has its turn.
-    pub blocks: usize,
-    /// The measured rounds of one turn.
-    pub rounds: usize,
-    /// The rounds before them that are not measured: the contestant before has left its traces in every cache.
-    pub lead_in: usize,
-}
-
-impl Plan {
-    /// About half a minute.
-    pub const WHOLE: Self = Self { blocks: 200, rounds: 50, lead_in: 5 };
-
-    /// A few seconds, for a first look.
-    pub const QUICK: Self = Self { blocks: 20, rounds: 40, lead_in: 5 };
+/// Where things are that are not part of the program.
+#[derive(Debug, Clone)]
+pub struct Places {
+    /// The folder with the scripts of other languages.
+    pub scripts: PathBuf,
+    /// The folder into which their libraries were installed.
+    pub libraries: PathBuf,
+    /// This program, which is also what a worker runs.
+    pub program: PathBuf,
+    /// The program that counts its allocations.
+    pub counter: PathBuf,
 }
 
 /// Why there is nothing to compare.
@@ -73,131 +87,105 @@ pub enum LoadError {
     /// The library did not take the settings.
     #[error("our client does not accept its settings")]
     Settings(#[from] redlock_core::SettingsError),
-    /// There is no contestant of this name.
-    #[error("no contestant is called {0}")]
+    /// There is no contestant of this name, or it is told something it does not know.
+    #[error("no contestant is called {0}, or knows what to do with it")]
     NoSuchContestant(String),
+    /// What our client sends cannot be sent again by somebody else.
+    #[error("the floor cannot send what our client sends: {0}")]
+    NoPattern(&'static str),
 }
 
-/// Runs the comparison. `progress` is told how many blocks of how many are done.
+/// Told how far a scenario is: its name, and how much of how much is done.
+pub type Progress<'a> = &'a (dyn Fn(&str, usize, usize) + Send + Sync);
+
+/// Runs the scenarios of the plan, one after the other. `progress` is told how far they are.
+///
+/// A scenario that cannot be measured is a finding, not an error.
 ///
 /// # Errors
-/// [`LoadError`] if the servers cannot be started or connected to.
+/// [`LoadError`] if the Redis servers cannot be started or connected to.
 ///
 /// # Cancel safety
-/// Dropping the future stops the servers.
-pub async fn compare(plan: Plan, command: String, progress: impl Fn(usize, usize) + Send) -> Result<Report, LoadError> {
+/// Dropping the future stops the servers and all processes.
+pub async fn compare(
+    plan: &Plan,
+    places: &Places,
+    command: String,
+    progress: Progress<'_>,
+) -> Result<Report, LoadError> {
     let stage = Stage::set().await?;
-    let mut contestants = contestant::all(&stage).await?;
-    // Everybody meets healthy servers first, so that nobody is measured while it is still connecting.
-    warm_up(&mut contestants).await;
-    stage.take_two_down()?;
-    warm_up(&mut contestants).await;
-
-    let mut entries: Vec<Entry> = contestants.iter().map(|contestant| Entry::of(contestant.who())).collect();
-    for block in 0..plan.blocks {
-        progress(block, plan.blocks);
-        for turn in order(block, contestants.len()) {
-            measure(&mut contestants[turn], plan, &mut entries[turn]).await;
+    let mut findings = Findings::default();
+    for scenario in Scenario::ALL {
+        if !plan.scenarios.contains(&scenario) {
+            for name in scenario.figures() {
+                findings.miss(*name, format!("not asked for; run `cargo xtask bench --only {}`", scenario.name()));
+            }
+            continue;
         }
+        progress(scenario.name(), 0, 1);
+        scenario::run(scenario, plan, places, &stage, &mut findings, progress).await?;
+        progress(scenario.name(), 1, 1);
     }
-    progress(plan.blocks, plan.blocks);
-    Ok(Report::new(plan, Origin::of(&stage, command).await, entries))
+    scenario::ahead(&mut findings);
+    Ok(Report::new(Origin::of(&stage, command).await, findings))
 }
 
-/// Runs one contestant alone for `rounds` rounds, for a profiler to look at. Returns how many failed.
+/// Runs one contestant alone for `rounds` rounds, for a profiler to look at; on five servers of its own, or on those of
+/// `urls`. Returns how many rounds failed.
 ///
 /// # Errors
 /// As [`compare`], and [`LoadError::NoSuchContestant`].
 ///
 /// # Cancel safety
 /// As [`compare`].
-pub async fn repeat(name: &str, rounds: usize) -> Result<usize, LoadError> {
-    let stage = Stage::set().await?;
-    let mut contestants = contestant::all(&stage).await?;
-    stage.take_two_down()?;
-    let mut contestants = contestants.iter_mut();
-    let contestant = contestants
-        .find(|contestant| contestant.who().name() == name)
-        .ok_or_else(|| LoadError::NoSuchContestant(name.to_owned()))?;
-    let mut failed = 0;
-    for _ in 0..rounds {
-        failed += usize::from(contestant.round().await.is_err());
-    }
-    Ok(failed)
+pub async fn repeat(name: &str, rounds: usize, urls: Option<&str>) -> Result<usize, LoadError> {
+    let mut rehearsal = Rehearsal::of(name, urls).await?;
+    Ok(rehearsal.rounds(rounds).await)
 }
 
-async fn warm_up(contestants: &mut [Contestant]) {
-    for contestant in contestants {
-        let end = Instant::now() + WARM_UP;
-        while Instant::now() < end {
-            unmeasured(contestant).await;
-        }
-        contestant.settle().await;
-    }
+/// One contestant that is looked at from outside: by a profiler, by a counting allocator.
+#[derive(Debug)]
+pub struct Rehearsal {
+    contestant: Contestant,
+    _servers: Option<crate::Servers>,
 }
 
-/// One turn of one contestant.
-async fn measure(contestant: &mut Contestant, plan: Plan, entry: &mut Entry) {
-    for _ in 0..plan.lead_in {
-        unmeasured(contestant).await;
-    }
-    let mut times = Vec::with_capacity(plan.rounds);
-    for _ in 0..plan.rounds {
-        let started = Instant::now();
-        match contestant.round().await {
-            Ok(()) => times.push(started.elapsed()),
-            Err(reason) => {
-                times.push(figures::FAILED);
-                *entry.failures.entry(reason).or_default() += 1;
-                tokio::time::sleep(AFTER_FAILURE).await;
+impl Rehearsal {
+    /// Connects a contestant to the servers of `urls`, separated by commas, or to five servers of its own.
+    ///
+    /// # Errors
+    /// As [`repeat`].
+    ///
+    /// # Cancel safety
+    /// As [`repeat`].
+    pub async fn of(name: &str, urls: Option<&str>) -> Result<Self, LoadError> {
+        let servers = if urls.is_none() { Some(crate::Servers::start(NODES).await?) } else { None };
+        let own = servers.as_ref().map(|servers| servers.urls());
+        let urls = own.unwrap_or_else(|| urls.unwrap_or_default().split(',').map(str::to_owned).collect());
+        let raw = async |commands| FanOut::connect_with_time(&urls, commands, &format!("load/{name}"), PATIENCE).await;
+        let client = match name {
+            "redlock-5" => Client::Ours(contestant::ours_with_time(&urls, PATIENCE).await?),
+            "plain-5" => Client::Raw(raw(Commands::Plain).await?),
+            "scripts-5" => {
+                let servers = servers.as_ref().ok_or_else(|| LoadError::NoSuchContestant(name.to_owned()))?;
+                Client::Raw(raw(Commands::Ours(script_calls::Calls::heard(servers).await?.into())).await?)
             }
-        }
-    }
-    entry.samples.add_block(times);
-    contestant.settle().await;
-}
-
-async fn unmeasured(contestant: &mut Contestant) {
-    if contestant.round().await.is_err() {
-        tokio::time::sleep(AFTER_FAILURE).await;
-    }
-}
-
-/// Who has a turn after whom in a block: everybody once, and with other neighbours than in the block before.
-fn order(block: usize, contestants: usize) -> impl Iterator<Item = usize> {
-    let strides: Vec<usize> = (1..=contestants).filter(|stride| gcd(*stride, contestants) == 1).collect();
-    let stride = strides[block % strides.len()];
-    (0..contestants).map(move |turn| (block + turn * stride) % contestants)
-}
-
-fn gcd(one: usize, other: usize) -> usize {
-    if other == 0 { one } else { gcd(other, one % other) }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn in_every_block_everybody_has_one_turn() {
-        for contestants in 1..=9 {
-            for block in 0..40 {
-                let mut turns: Vec<usize> = order(block, contestants).collect();
-                turns.sort_unstable();
-                assert_eq!(turns, (0..contestants).collect::<Vec<_>>());
-            }
-        }
-    }
-
-    #[test]
-    fn neighbours_change() {
-        let after_zero = |block| {
-            let turns: Vec<usize> = order(block, 7).collect();
-            turns.windows(2).find(|pair| pair[0] == 0).map(|pair| pair[1])
+            "rslock-5" => Client::Rslock(contestant::rslock(&urls)),
+            _ => return Err(LoadError::NoSuchContestant(name.to_owned())),
         };
-        let mut followers: Vec<usize> = (0..42).filter_map(after_zero).collect();
-        followers.sort_unstable();
-        followers.dedup();
-        assert_eq!(followers, [1, 2, 3, 4, 5, 6]);
+        let contestant = Contestant::new(name, "", client);
+        Ok(Self { contestant, _servers: servers })
+    }
+
+    /// Locks and unlocks so often, and says how often that failed.
+    ///
+    /// # Cancel safety
+    /// The round that was under way may have been locked.
+    pub async fn rounds(&mut self, rounds: usize) -> usize {
+        let mut failed = 0;
+        for _ in 0..rounds {
+            failed += usize::from(self.contestant.round().await.is_err());
+        }
+        failed
     }
 }

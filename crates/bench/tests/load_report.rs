@@ -1,11 +1,13 @@
-//! The arithmetic of the load comparison, on times that were made up: nothing here is measured.
+//! The arithmetic and the telling of the load comparison, on times that were made up: nothing here is measured.
 
 use std::time::Duration;
 
-use redlock_bench::load::Plan;
-use redlock_bench::load::contestant::Who;
-use redlock_bench::load::figures::{FAILED, Ratio, Samples, Spread};
-use redlock_bench::load::report::{Entry, Origin, Report};
+use redlock_bench::load::figures::{FAILED, Ratio, Samples, Spread, percentile};
+use redlock_bench::load::findings::{Figure, Findings, Section, Table, Unit};
+use redlock_bench::load::goals::{Bound, Outcome, goals};
+use redlock_bench::load::origin::Origin;
+use redlock_bench::load::plot::{Bar, Plot, Series, Tone};
+use redlock_bench::load::report::{Report, Score};
 
 const fn us(micros: u64) -> Duration {
     Duration::from_micros(micros)
@@ -23,27 +25,72 @@ fn origin() -> Origin {
     Origin {
         command: "cargo xtask bench".into(),
         commit: "0123456789".into(),
-        processor: "abacus, 2 cores".into(),
+        processor: "abacus <two beads>, 2 cores".into(),
         system: "none".into(),
         load_average: "0 0 0".into(),
         server: "7.0.15".into(),
         redis_crate: "1.8.1".into(),
+        rslock_crate: "0.10.0".into(),
         redlock: "0.1.0".into(),
         compiler: "rustc".into(),
         optimised: true,
     }
 }
 
-/// A report in which everybody takes 100 µs, except for those named.
-fn report(exceptions: &[(Who, u64)]) -> Report {
-    let time = |who| exceptions.iter().find(|(other, _)| *other == who).map_or(100, |(_, micros)| *micros);
-    let entries = Who::ALL.map(|who| Entry { samples: samples(&[&[time(who)]]), ..Entry::of(who) });
-    Report::new(Plan::WHOLE, origin(), entries.into())
+/// Findings in which every goal is met exactly, except for those named.
+fn findings(exceptions: &[(&str, Option<f64>)]) -> Findings {
+    let mut findings = Findings::default();
+    for goal in goals() {
+        let (Bound::AtMost(met) | Bound::AtLeast(met)) = goal.bound;
+        let exception = exceptions.iter().find(|(figure, _)| *figure == goal.figure);
+        if let Some(value) = exception.map_or(Some(met), |(_, value)| *value) {
+            findings.put(goal.figure, Figure::plain(value, Unit::Ratio));
+        }
+    }
+    findings.sections.push(Section {
+        id: "alone",
+        title: "Alone & unhurried".into(),
+        text: "Nobody else.".into(),
+        tables: vec![Table {
+            head: vec!["".into(), "p50 µs".into()],
+            rows: vec![vec!["redlock, 5 servers".into(), "187".into()], vec!["a < b".into(), "–".into()]],
+        }],
+        plots: vec![
+            Plot::Bars {
+                id: "alone".into(),
+                title: "Five servers".into(),
+                axis: "µs".into(),
+                log: true,
+                bars: vec![
+                    Bar {
+                        label: "redlock".into(),
+                        figure: Figure::median(&[10.0, 20.0, 30.0], Unit::Micros),
+                        tone: Tone::Ours,
+                    },
+                    Bar { label: "other".into(), figure: None, tone: Tone::Other(1) },
+                ],
+                goal: Some(15.0),
+            },
+            Plot::Lines {
+                id: "growth".into(),
+                title: "Growth".into(),
+                axis: "µs".into(),
+                across: "servers".into(),
+                unit: Unit::Micros,
+                series: vec![Series {
+                    label: "redlock".into(),
+                    tone: Tone::Ours,
+                    points: vec![(1.0, 100.0), (7.0, 200.0)],
+                }],
+            },
+        ],
+        notes: vec!["The relay adds 12 µs.".into()],
+    });
+    findings
 }
 
-/// Which goals are met, in the order of the report.
-fn met(exceptions: &[(Who, u64)]) -> Vec<bool> {
-    report(exceptions).verdicts().iter().map(|verdict| verdict.is_met()).collect()
+fn report(exceptions: &[(&str, Option<f64>)]) -> Report {
+    Report::new(origin(), findings(exceptions))
 }
 
 #[test]
@@ -57,6 +104,7 @@ fn a_percentile_is_the_least_value_that_this_share_does_not_exceed() {
     assert_eq!(samples(&[&[3, 1, 2]]).p50(), Some(us(2)));
     assert_eq!(samples(&[&[1, 2]]).p50(), Some(us(1)));
     assert_eq!(samples(&[&[7]]).percentile(0.99), Some(us(7)));
+    assert_eq!(percentile(vec![2.0, 1.0], 1.0), Some(2.0));
 }
 
 #[test]
@@ -81,12 +129,20 @@ fn percentiles_are_over_all_rounds_and_the_spread_over_the_blocks() {
 }
 
 #[test]
-fn a_ratio_is_that_of_the_medians_with_the_spread_of_the_blocks_ratios() {
+fn a_ratio_is_the_median_of_the_blocks_ratios() {
     // The machine is twice as slow in the second block, for both: the ratios within the blocks do not notice.
     let (one, other) = (samples(&[&[30, 30, 30], &[60, 60, 60]]), samples(&[&[20, 20, 20], &[40, 40, 40]]));
     let expected = Ratio { value: 1.5, blocks: Spread { low: 1.5, high: 1.5 } };
     assert_eq!(one.ratio_to(&other), Some(expected));
     assert_eq!(one.ratio_to(&samples(&[&[0], &[0]])), None, "nothing is a multiple of no time");
+}
+
+#[test]
+fn whoever_sits_out_a_block_is_compared_in_the_others() {
+    // Slow in the block that it sat out would have been everybody.
+    let (one, other) = (samples(&[&[], &[60], &[30]]), samples(&[&[900], &[40], &[20]]));
+    assert_eq!(one.ratio_to(&other).map(|ratio| ratio.value), Some(1.5));
+    assert_eq!(one.tail_ratio_to(&other, 0.5), Some(0.75), "a tail is over all rounds");
 }
 
 #[test]
@@ -102,62 +158,116 @@ fn a_failed_round_is_slower_than_any_other_and_never_a_figure() {
 
 #[test]
 fn a_goal_is_met_up_to_its_bound_and_not_beyond() {
-    assert_eq!(met(&[]), [true, true, true]);
-    assert_eq!(met(&[(Who::RedlockTwoDown, 120)]), [true, true, true]);
-    assert_eq!(met(&[(Who::RedlockTwoDown, 121)]), [false, true, true]);
-    assert_eq!(met(&[(Who::Redlock, 102), (Who::RedlockTwoDown, 102)]), [true, true, true]);
-    assert_eq!(met(&[(Who::Redlock, 103)]), [true, false, true]);
-    assert_eq!(met(&[(Who::Redlock, 126)]), [true, false, false]);
-}
-
-#[test]
-fn only_the_binding_goal_fails_the_run() {
-    assert!(report(&[]).passed());
-    assert!(report(&[(Who::Redlock, 1_000)]).passed());
-    assert!(!report(&[(Who::RedlockTwoDown, 121)]).passed());
-}
-
-#[test]
-fn what_was_not_measured_was_not_met() {
-    let report = Report::new(Plan::WHOLE, origin(), Vec::new());
-    assert!(report.verdicts().iter().all(|verdict| !verdict.is_met()));
-    assert!(!report.passed());
-}
-
-#[test]
-fn the_json_carries_what_the_table_shows() {
-    let json = report(&[(Who::RedlockTwoDown, 150), (Who::Scripts, 50)]).to_json();
-    assert_eq!(json["passed"], false);
-    assert_eq!(json["origin"]["command"], "cargo xtask bench");
-    assert_eq!(json["plan"]["blocks"], Plan::WHOLE.blocks);
-    let two_down = &json["contestants"][1];
-    assert_eq!(two_down["name"], "redlock-two-down");
-    assert_eq!(two_down["rounds"], 1);
-    assert_eq!(two_down["failed"].as_object().map(|failed| failed.len()), Some(0));
-    assert!((two_down["p50_us"].as_f64().unwrap() - 150.0).abs() < 1e-9);
-    assert!((two_down["to_healthy"]["ratio"].as_f64().unwrap() - 1.5).abs() < 1e-9);
-    assert!((two_down["to_floor"]["ratio"].as_f64().unwrap() - 3.0).abs() < 1e-9);
-    assert!(json["contestants"][0]["to_healthy"].is_null());
-    let goal = &json["goals"][0];
-    assert_eq!((goal["of"].as_str(), goal["to"].as_str()), (Some("redlock-two-down"), Some("redlock")));
-    assert_eq!(goal["met"], false);
-}
-
-#[test]
-fn the_table_names_everybody_and_says_what_was_missed() {
-    let text = report(&[(Who::RedlockTwoDown, 121), (Who::Redlock, 110)]).to_string();
-    for who in Who::ALL {
-        assert!(text.contains(&who.to_string()), "{who} is not in\n{text}");
+    assert_eq!(report(&[]).score(), Score { met: goals().len(), missed: 0, not_measured: 0 });
+    let missed = [("alone/redlock-5/p50÷scripts-5", Some(1.03)), ("throughput/redlock-5/rate÷scripts-5", Some(0.99))];
+    let report = report(&missed);
+    assert_eq!(report.score().missed, 2);
+    for (figure, _) in missed {
+        let verdict = report.verdicts().iter().find(|verdict| verdict.goal.figure == figure).unwrap();
+        assert_eq!(verdict.outcome, Outcome::Missed, "{figure}");
     }
-    assert!(text.contains("met     redlock-two-down / redlock at p50: 1.100, goal at most 1.2\n"), "{text}");
-    assert!(text.contains("missed  redlock / scripts at p50: 1.100, goal at most 1.02 (for information)\n"), "{text}");
-    assert!(text.contains("command   cargo xtask bench"), "{text}");
 }
 
 #[test]
-fn the_table_says_who_failed_and_why() {
-    let failures = [("too_slow", 1), ("unavailable", 2)].into();
-    let entry = Entry { failures, samples: samples(&[&[1, 2, 3, 4]]), who: Who::Redlock };
-    let text = Report::new(Plan::WHOLE, origin(), vec![entry]).to_string();
-    assert!(text.contains("failed  redlock: too_slow 1, unavailable 2 of 4 rounds\n"), "{text}");
+fn what_was_not_measured_has_a_verdict_that_says_why() {
+    let mut findings = findings(&[("ahead/pottery/alone", None), ("fence/postgres/update÷plain", None)]);
+    findings.miss("pottery", "not present: python3");
+    let report = Report::new(origin(), findings);
+    assert_eq!(report.score().not_measured, 2);
+    let why = |figure: &str| {
+        let verdict = report.verdicts().iter().find(|verdict| verdict.goal.figure == figure).unwrap();
+        verdict.outcome.clone()
+    };
+    assert_eq!(why("ahead/pottery/alone"), Outcome::NotMeasured("not present: python3".into()));
+    assert!(matches!(why("fence/postgres/update÷plain"), Outcome::NotMeasured(why) if why.contains("failed")));
+}
+
+#[test]
+fn every_goal_stands_in_every_form_of_the_report() {
+    let report = Report::new(origin(), Findings::default());
+    assert_eq!(report.score().not_measured, goals().len());
+    let forms = [report.to_html(), report.to_markdown(), report.to_terminal(false)];
+    for goal in goals() {
+        for form in &forms {
+            assert!(form.contains(&goal.what) && form.contains(goal.row), "{}: {} is missing", goal.row, goal.what);
+        }
+    }
+    assert_eq!(report.to_json()["goals"].as_array().map(Vec::len), Some(goals().len()));
+}
+
+#[test]
+fn no_two_goals_are_about_the_same_figure() {
+    let mut figures: Vec<String> = goals().into_iter().map(|goal| goal.figure).collect();
+    let count = figures.len();
+    figures.sort_unstable();
+    figures.dedup();
+    assert_eq!(figures.len(), count);
+}
+
+#[test]
+fn a_missed_goal_is_red_in_the_terminal_and_on_the_page() {
+    let report = report(&[("alone/redlock-5/p50÷scripts-5", Some(1.5))]);
+    let colourful = report.to_terminal(true);
+    let line = colourful.lines().find(|line| line.contains("missed  ")).unwrap();
+    assert!(line.starts_with("\x1b[31m") && line.contains("1.50"), "{line:?}");
+    assert!(!report.to_terminal(false).contains('\x1b'));
+    assert!(report.to_html().contains("<td class=\"missed\">1.50</td><td class=\"missed\">missed</td>"));
+    assert!(report.to_markdown().contains("| 1.50 | **missed** |"));
+}
+
+#[test]
+fn the_page_needs_nothing_from_outside() {
+    let html = report(&[]).to_html();
+    for outside in ["http:", "https:", "src=", "<script", "<link", "@import", "url("] {
+        assert!(!html.contains(outside), "{outside} is in the page");
+    }
+    assert!(
+        html.contains("abacus &lt;two beads&gt;")
+            && html.contains("a &lt; b")
+            && html.contains("Alone &amp; unhurried")
+    );
+    assert_eq!(html.matches("<svg").count(), 2);
+    assert_eq!(html.matches("<svg").count(), html.matches("</svg>").count());
+    assert_eq!(html.matches("<tr").count(), html.matches("</tr>").count());
+    for link in html.split("href=\"#").skip(1) {
+        let id = link.split('"').next().unwrap();
+        assert!(html.contains(&format!("id=\"{id}\"")), "nothing is called {id}");
+    }
+}
+
+#[test]
+fn a_picture_can_stand_alone() {
+    let pictures = report(&[]).pictures();
+    let names: Vec<&str> = pictures.iter().map(|(name, _)| name.as_str()).collect();
+    assert_eq!(names, ["alone.svg", "growth.svg"]);
+    for (name, svg) in &pictures {
+        assert!(svg.starts_with("<svg xmlns=\"http://www.w3.org/2000/svg\"") && svg.contains("<style>"), "{name}");
+        assert!(!svg.contains("NaN") && !svg.contains("inf"), "{name}: {svg}");
+    }
+}
+
+#[test]
+fn the_json_carries_figures_verdicts_and_where_they_come_from() {
+    let mut findings = findings(&[("alone/redlock-5/p50÷plain-5", Some(1.5))]);
+    findings.put("alone/redlock-5/p50", Figure::median(&[10.0, 20.0, 30.0], Unit::Micros));
+    findings.failed("alone/redlock-5", &[("too_slow".to_owned(), 3)].into());
+    let text = Report::new(origin(), findings).to_json().to_string();
+    let json: serde_json::Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(json["origin"]["command"], "cargo xtask bench");
+    assert_eq!(json["score"]["missed"], 1);
+    assert_eq!(json["figures"]["alone/redlock-5/p50"]["value"], 20.0);
+    assert_eq!(json["figures"]["alone/redlock-5/p50"]["spread"]["high"], 30.0);
+    assert_eq!(json["failures"]["alone/redlock-5"]["too_slow"], 3);
+    let missed = json["goals"].as_array().unwrap().iter().find(|goal| goal["outcome"] == "missed").unwrap();
+    assert_eq!((missed["figure"].as_str(), missed["value"].as_f64()), (Some("alone/redlock-5/p50÷plain-5"), Some(1.5)));
+}
+
+#[test]
+fn failed_rounds_are_told_in_every_form() {
+    let mut findings = findings(&[]);
+    findings.failed("alone/redlock-5", &[("too_slow".to_owned(), 1), ("unavailable".to_owned(), 2)].into());
+    let report = Report::new(origin(), findings);
+    for form in [report.to_html(), report.to_markdown(), report.to_terminal(false)] {
+        assert!(form.contains("alone/redlock-5: too_slow 1, unavailable 2"), "{form}");
+    }
 }

@@ -13,9 +13,9 @@ use futures_util::stream::FuturesUnordered;
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Cmd, RedisResult, Script, Value};
 use redlock_core::tally::quorum_of;
-use tokio::time::Instant;
 
-use super::LoadError;
+use super::script_calls::{Calls, Time};
+use super::{LoadError, clock};
 
 /// How long the plain client waits for one answer: what our client gives a node unless told otherwise.
 const ANSWER_LIMIT: Duration = Duration::from_millis(50);
@@ -28,92 +28,95 @@ const TTL_MILLIS: u64 = 10_000;
 const COMPARE_AND_DELETE: &str =
     "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) else return 0 end";
 
-/// The text of our own scripts, as our node sends them.
-const OUR_ACQUIRE: &str = concat!(
-    include_str!("../../../backends/src/redis/scripts/record.lua"),
-    include_str!("../../../backends/src/redis/scripts/held.lua"),
-    include_str!("../../../backends/src/redis/scripts/acquire.lua")
-);
-const OUR_RELEASE: &str = concat!(
-    include_str!("../../../backends/src/redis/scripts/line.lua"),
-    include_str!("../../../backends/src/redis/scripts/release.lua")
-);
-
 type Call = Pin<Box<dyn Future<Output = RedisResult<Value>> + Send>>;
 
 /// What is sent to lock and to unlock.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub(super) enum Commands {
     /// `SET NX PX`, and a script that compares and deletes.
     Plain,
-    /// The scripts that our nodes run, so that servers have the same to do.
-    OurScripts,
+    /// What our own client sends, so that servers have the same to do.
+    Ours(Arc<Calls>),
 }
 
 pub(super) struct FanOut {
     commands: Commands,
-    key: String,
-    acquire: String,
-    release: String,
+    name: String,
+    release: Arc<str>,
     connections: Vec<MultiplexedConnection>,
     lagging: FuturesUnordered<Call>,
-    /// Nobody else's, since it begins with the process id, and counted up from round to round. A fair client draws a
-    /// random one; this is the floor.
+    /// Nobody else's, and counted up from round to round. A fair client draws a random one; this is the floor.
     owner: u128,
-    /// What the first server's clock showed on connecting, and when that was: what our nodes make their floor of.
-    time: (Duration, Instant),
+    time: Time,
 }
 
 impl FanOut {
-    pub(super) async fn connect(urls: &[String], commands: Commands, key: &str) -> Result<Self, LoadError> {
-        let (acquire, release) = match commands {
-            // Not a script.
-            Commands::Plain => ("", COMPARE_AND_DELETE),
-            Commands::OurScripts => (OUR_ACQUIRE, OUR_RELEASE),
-        };
+    pub(super) async fn connect(urls: &[String], commands: Commands, name: &str) -> Result<Self, LoadError> {
+        Self::connect_with_time(urls, commands, name, ANSWER_LIMIT).await
+    }
+
+    /// The same with another limit for an answer, for a profiler, under which everything is slow.
+    pub(super) async fn connect_with_time(
+        urls: &[String],
+        commands: Commands,
+        name: &str,
+        answer_limit: Duration,
+    ) -> Result<Self, LoadError> {
         let config =
-            AsyncConnectionConfig::new().set_response_timeout(Some(ANSWER_LIMIT)).set_pipeline_buffer_size(QUEUE_MAX);
+            AsyncConnectionConfig::new().set_response_timeout(Some(answer_limit)).set_pipeline_buffer_size(QUEUE_MAX);
         let mut connections = Vec::with_capacity(urls.len());
-        let mut time = (0, 0);
         for url in urls {
             let client = redis::Client::open(url.as_str())?;
             let mut connection = client.get_multiplexed_async_connection_with_config(&config).await?;
-            for text in [acquire, release].into_iter().filter(|text| !text.is_empty()) {
-                let _: String = redis::cmd("SCRIPT").arg("LOAD").arg(text).query_async(&mut connection).await?;
-            }
-            time = redis::cmd("TIME").query_async(&mut connection).await?;
+            let _: String =
+                redis::cmd("SCRIPT").arg("LOAD").arg(COMPARE_AND_DELETE).query_async(&mut connection).await?;
             connections.push(connection);
         }
         Ok(Self {
             commands,
-            key: key.to_owned(),
-            acquire: Script::new(acquire).get_hash().to_owned(),
-            release: Script::new(release).get_hash().to_owned(),
+            name: name.to_owned(),
+            release: Script::new(COMPARE_AND_DELETE).get_hash().into(),
             connections,
             lagging: FuturesUnordered::new(),
-            owner: u128::from(std::process::id()) << 96,
-            time: (Duration::new(time.0, time.1 * 1_000), Instant::now()),
+            owner: (u128::from(std::process::id()) << 96) + (u128::from(clock::nanos()) << 24),
+            time: Time::now(),
         })
+    }
+
+    /// One more client on the same connections, of another resource.
+    pub(super) fn another(&self, name: &str, number: u32) -> Self {
+        Self {
+            commands: self.commands.clone(),
+            name: name.to_owned(),
+            release: Arc::clone(&self.release),
+            connections: self.connections.clone(),
+            lagging: FuturesUnordered::new(),
+            owner: self.owner + (u128::from(number) << 80),
+            time: self.time.clone(),
+        }
     }
 
     /// Locks and unlocks on a majority, or says in a word which of them did not work.
     pub(super) async fn round(&mut self) -> Result<(), &'static str> {
         self.owner += 1;
         let owner = format!("{:032x}", self.owner);
-        let acquire = self.acquire_command(&owner);
-        let locked = match self.commands {
-            Commands::Plain => self.ask(acquire, |answer| matches!(answer, Value::Okay)).await,
-            Commands::OurScripts => self.ask(acquire, |answer| matches!(answer, Value::Int(_))).await,
-        };
-        let mut release = redis::cmd("EVALSHA");
-        match self.commands {
-            Commands::Plain => release.arg(&self.release).arg(1).arg(&self.key),
-            Commands::OurScripts => {
-                release.arg(&self.release).arg(2).arg(&self.key).arg(format!("lock:~line:{{{}}}", self.key))
+        let (locked, unlocked) = match self.commands.clone() {
+            Commands::Plain => {
+                let key = ["lock:", &self.name].concat();
+                let mut acquire = redis::cmd("SET");
+                acquire.arg(&key).arg(&owner).arg("NX").arg("PX").arg(TTL_MILLIS);
+                let locked = self.ask(acquire, |answer| matches!(answer, Value::Okay)).await;
+                let mut release = redis::cmd("EVALSHA");
+                release.arg(&*self.release).arg(1).arg(&key).arg(&owner);
+                (locked, self.ask(release, |answer| matches!(answer, Value::Int(1))).await)
+            }
+            Commands::Ours(calls) => {
+                let acquire = calls.acquire(&self.name, &owner, &self.time);
+                let locked = self.ask(acquire, Calls::is_granted).await;
+                let release = calls.release(&self.name, &owner, &self.time);
+                (locked, self.ask(release, Calls::is_released).await)
             }
         };
-        release.arg(&owner);
-        let unlocked = self.ask(release, |answer| matches!(answer, Value::Int(1))).await;
         match (locked, unlocked) {
             (true, true) => Ok(()),
             (true, false) => Err("not_unlocked"),
@@ -124,25 +127,6 @@ impl FanOut {
     /// Waits for the answers that nobody has waited for, so that they do not fall into somebody else's turn.
     pub(super) async fn settle(&mut self) {
         while self.lagging.next().await.is_some() {}
-    }
-
-    fn acquire_command(&self, owner: &str) -> Cmd {
-        match self.commands {
-            Commands::Plain => {
-                let mut command = redis::cmd("SET");
-                command.arg(&self.key).arg(owner).arg("NX").arg("PX").arg(TTL_MILLIS);
-                command
-            }
-            Commands::OurScripts => {
-                let (shown, at) = self.time;
-                let floor = u64::try_from((shown + at.elapsed()).as_micros()).unwrap_or(u64::MAX);
-                let mut command = redis::cmd("EVALSHA");
-                command.arg(&self.acquire).arg(3).arg(&self.key);
-                command.arg(format!("lock:~fence:{{{}}}", self.key)).arg("lock:~namespace");
-                command.arg(owner).arg(TTL_MILLIS).arg(floor);
-                command
-            }
-        }
     }
 
     /// Sends one command to all servers and waits until a majority has said yes or cannot any more.
@@ -183,6 +167,6 @@ impl FanOut {
 
 impl std::fmt::Debug for FanOut {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("FanOut").field("commands", &self.commands).field("key", &self.key).finish_non_exhaustive()
+        f.debug_struct("FanOut").field("commands", &self.commands).field("name", &self.name).finish_non_exhaustive()
     }
 }

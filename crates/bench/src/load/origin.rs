@@ -29,6 +29,8 @@ pub struct Origin {
     pub server: String,
     /// The version of the `redis` crate.
     pub redis_crate: String,
+    /// The version of the `rslock` crate.
+    pub rslock_crate: String,
     /// The version of this workspace.
     pub redlock: String,
     /// The compiler.
@@ -48,6 +50,7 @@ impl Origin {
             load_average: read("/proc/loadavg").split(' ').take(3).collect::<Vec<_>>().join(" "),
             server: server.unwrap_or_else(|_| UNKNOWN.into()),
             redis_crate: locked_version("redis").unwrap_or(UNKNOWN).into(),
+            rslock_crate: locked_version("rslock").unwrap_or(UNKNOWN).into(),
             redlock: env!("CARGO_PKG_VERSION").into(),
             compiler: output("rustc", &["--version"]),
             optimised: !cfg!(debug_assertions),
