@@ -8,9 +8,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-const DOCUMENTED: [&str; 11] = [
+const DOCUMENTED: [&str; 13] = [
     telemetry::ATTEMPTS,
     telemetry::ACQUIRE_SECONDS,
+    telemetry::WAIT_SECONDS,
+    telemetry::WAKE_UPS,
     telemetry::VALIDITY_SECONDS,
     telemetry::VOTES,
     telemetry::RAISES,
@@ -48,14 +50,20 @@ fn everything_documented_is_reported() {
     metrics::with_local_recorder(&recorder, || runtime.block_on(a_life()));
 
     let reported = reported(&snapshotter);
-    assert_eq!(count(&reported, "redlock_attempts_total{outcome=granted}"), 3);
-    assert_eq!(count(&reported, "redlock_attempts_total{outcome=contended}"), 1);
+    assert_eq!(count(&reported, "redlock_attempts_total{outcome=granted}"), 6);
+    assert_eq!(count(&reported, "redlock_attempts_total{outcome=contended}"), 3);
     assert_eq!(count(&reported, "redlock_attempts_total{outcome=unavailable}"), 1);
     assert_eq!(count(&reported, "redlock_token_raises_total{}"), 1);
     assert_eq!(count(&reported, "redlock_extensions_total{outcome=extended}"), 1);
     assert_eq!(count(&reported, "redlock_extensions_total{outcome=unconfirmed}"), 1);
     assert_eq!(count(&reported, "redlock_releases_total{outcome=everywhere}"), 1);
-    assert_eq!(count(&reported, "redlock_dropped_guards_total{}"), 2);
+    assert_eq!(count(&reported, "redlock_dropped_guards_total{}"), 5);
+    assert_eq!(count(&reported, "redlock_wake_ups_total{by=call}"), 1);
+    let waits = match reported.get("redlock_wait_seconds{}") {
+        Some(DebugValue::Histogram(waits)) => waits.len(),
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(waits, 2, "of a client that was called, and of a task whose turn it was");
     assert!(1 <= count(&reported, "redlock_node_errors_total{node=n1,class=unreachable}"));
 
     let names: Vec<&str> = reported.keys().filter_map(|key| key.split('{').next()).collect();
@@ -67,17 +75,18 @@ fn everything_documented_is_reported() {
     }
 }
 
-/// Granted with a raise, extended, released; contended; granted and dropped; an outage.
+/// Granted with a raise, extended, released; contended; granted and dropped; waited for by another client, and by a task of that
+/// one; an outage.
 async fn a_life() {
     let clock = Arc::new(TokioClock::starting_now());
     let nodes: Vec<_> = (0..3)
         .map(|n| Arc::new(Faulty::new(Arc::new(MemoryNode::with_clock(format!("n{n}"), clock.clone())))))
         .collect();
-    let redlock = Redlock::builder()
-        .nodes(nodes.iter().map(|node| Arc::clone(node) as Arc<dyn LockNode>))
-        .clock(clock)
-        .build()
-        .expect("the settings are right");
+    let client = || {
+        let nodes = nodes.iter().map(|node| Arc::clone(node) as Arc<dyn LockNode>);
+        Redlock::builder().nodes(nodes).clock(clock.clone()).build().expect("the settings are right")
+    };
+    let redlock = client();
 
     let resource = Resource::new("r").expect("a name");
     for (node, counter) in nodes.iter().zip([1 << 40, 2, 3]) {
@@ -91,6 +100,15 @@ async fn a_life() {
 
     drop(redlock.try_acquire("r").await.expect("the nodes are well"));
     redlock.settled().await;
+
+    let waiter = client();
+    let guard = redlock.try_acquire("w").await.expect("the nodes are well");
+    let release = async {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        drop(guard);
+    };
+    let wait = async || drop(waiter.acquire("w").await.expect("the nodes are well"));
+    tokio::join!(release, wait(), wait());
 
     let guard = redlock.try_acquire("s").await.expect("the nodes are well");
     for node in &nodes[..2] {

@@ -10,7 +10,7 @@ use std::time::Duration;
 pub const ATTEMPTS: &str = "redlock_attempts_total";
 /// Histogram, seconds: from before the first request of an attempt to its decision, won attempts only.
 pub const ACQUIRE_SECONDS: &str = "redlock_acquire_seconds";
-/// Histogram, seconds: from the request to the grant, of grants that took more than one attempt.
+/// Histogram, seconds: from the request to the grant, of grants that had to wait: for their turn, or for another attempt.
 pub const WAIT_SECONDS: &str = "redlock_wait_seconds";
 /// Counter, by `by` (`call`: a node called this waiter; `interval`: none did for a while): ends of pauses in a line.
 pub const WAKE_UPS: &str = "redlock_wake_ups_total";

@@ -65,6 +65,8 @@ pub(crate) struct Waiting<'a> {
     retry: Retry,
     began: Moment,
     turn: Option<Turn>,
+    /// It has waited for its turn.
+    queued: bool,
     ticket: Option<Ticket>,
     /// The nodes in whose lines this waiter may stand.
     in_line: Vec<usize>,
@@ -81,8 +83,22 @@ impl<'a> Waiting<'a> {
     pub(crate) fn new(client: &'a Arc<Client>, resources: &'a Resources, terms: Terms, retry: Retry) -> Self {
         let began = client.clock.now();
         let (turn, ticket, in_line) = (None, None, Vec::new());
-        let (yielded, look_out, unsettled, lining_up) = (0, LookOut::default(), 0, false);
-        Self { client, resources, terms, retry, began, turn, ticket, in_line, yielded, look_out, unsettled, lining_up }
+        let (queued, yielded, look_out, unsettled, lining_up) = (false, 0, LookOut::default(), 0, false);
+        Self {
+            client,
+            resources,
+            terms,
+            retry,
+            began,
+            turn,
+            queued,
+            ticket,
+            in_line,
+            yielded,
+            look_out,
+            unsettled,
+            lining_up,
+        }
     }
 
     /// Attempts until one is won or patience is at an end.
@@ -91,6 +107,7 @@ impl<'a> Waiting<'a> {
         self.turn = self.client.lines.turn_at_once(self.resources);
         let mut in_time = true;
         if !single && self.turn.is_none() {
+            self.queued = true;
             self.turn = self.client.lines.turn(self.resources, self.left()).await;
             in_time = self.turn.is_some();
         }
@@ -112,6 +129,10 @@ impl<'a> Waiting<'a> {
             if self.retry.attempts <= *attempts || self.retry.wait.is_zero() {
                 return Err(error);
             }
+            if !out_of_time && self.left().is_zero() && matches!(next, Approach::ArbiterFirst { .. }) {
+                // The last word is not to be that of a single node.
+                continue;
+            }
             if out_of_time || self.left().is_zero() {
                 let waited = self.waited();
                 return Err(AcquireError::TimedOut { waited, attempts: *attempts, last: Box::new(error) });
@@ -132,7 +153,7 @@ impl<'a> Waiting<'a> {
         if let Some(turn) = self.turn.take() {
             guard.take_turn(turn);
         }
-        if 1 < attempts {
+        if self.queued || 1 < attempts {
             metrics::histogram!(telemetry::WAIT_SECONDS).record(self.waited());
         }
         guard

@@ -3,6 +3,7 @@
 use crate::support::*;
 use crate::waiter::{lines, stand_in_line, waits};
 use redlock_bench::Servers;
+use redlock_core::Redlock;
 use std::time::Duration;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
@@ -96,4 +97,62 @@ async fn clients_that_know_the_nodes_by_other_names_stand_in_one_line() -> TestR
     })
     .await?;
     served(guard, vec![one, two]).await
+}
+
+/// So many hand-overs between two clients that wait for each other; the longest of them.
+async fn hand_overs(clients: &[Redlock; 2], count: usize) -> Duration {
+    let mut guard = acquire_within(&clients[0], "r", ms(10_000)).await;
+    let mut longest = Duration::ZERO;
+    for number in 0..count {
+        let next = waits(&clients[(number + 1) % 2], "r");
+        tokio::time::sleep(ms(20)).await;
+        let released = Instant::now();
+        guard.release().await;
+        let (granted, next) = next.await.unwrap();
+        longest = longest.max(granted.saturating_duration_since(released));
+        guard = next;
+    }
+    guard.release().await;
+    longest
+}
+
+/// B09 for waiters: two nodes that accept and never answer, whichever they are, stall no hand-over.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn b09_hand_overs_go_on_while_two_nodes_are_frozen() -> TestResult {
+    let servers = five().await;
+    let clients = [client(&servers).await, client(&servers).await];
+    for frozen in [[0, 1], [2, 3], [4, 0]] {
+        for server in frozen {
+            servers[server].freeze()?;
+        }
+        let longest = hand_overs(&clients, 20).await;
+        assert!(longest < SOON, "{frozen:?} frozen: {longest:?}");
+        for server in frozen {
+            servers[server].thaw()?;
+        }
+    }
+    assert_no_keys(&servers, ms(10_000)).await;
+    Ok(())
+}
+
+/// B39 for waiters: where the arbiter may be behind a port that does not speak, or to which nobody can connect, waiting costs
+/// no more than asking does.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn b39_hand_overs_go_on_with_ports_that_do_not_speak() -> TestResult {
+    let servers = five().await;
+    for mute in [[0, 1], [2, 3]] {
+        let silent = Proxy::start(servers[mute[0]].address()).await?;
+        silent.set(redlock_bench::proxy::Mode::Silent).await?;
+        let deaf = redlock_bench::DeafPort::open().await?;
+        let mut urls = servers.urls();
+        urls[mute[0]] = silent.url();
+        urls[mute[1]] = format!("redis://{}", deaf.address());
+        let open = || redlock_backends::RedisNode::open_all(urls.iter().map(String::as_str));
+        let clients = [builder(open()?).build()?, builder(open()?).build()?];
+        let longest = hand_overs(&clients, 20).await;
+        assert!(longest < SOON, "{mute:?} do not speak: {longest:?}");
+        let opened = silent.connections();
+        assert!(opened < 200, "{opened} connections to a port that does not speak");
+    }
+    Ok(())
 }

@@ -2,7 +2,8 @@
 
 use crate::common::{in_virtual_time, ms};
 use crate::world::{Client, NODE_TIMEOUT, RETRY, World, begin, lined_up};
-use redlock_core::{AcquireError, Guard, NodeOutcome, Retry};
+use redlock_backends::faulty::Fault;
+use redlock_core::{AcquireError, Guard, NodeError, NodeOutcome, Retry};
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
 
@@ -87,6 +88,36 @@ fn b45_a_wait_is_cancelled_everywhere_in_line_and_says_so() {
             sleep(ms(2_000)).await;
             world.assert_nothing_left(&format!("{place:?}"));
         });
+    }
+}
+
+/// Also when time runs out while the arbiter alone is being asked; and where too few nodes answer, that is what is said.
+#[test]
+fn b45_the_last_word_is_that_of_all_nodes_whenever_the_time_is_over() {
+    for outage in [false, true] {
+        for quarter in 0..400 {
+            in_virtual_time(async {
+                let world = World::new(5, 1);
+                let (_guard, client) = prepared(&world, Where::InLine).await;
+                let wait = ms(250) + Duration::from_micros(250 * quarter);
+                let waits = client.redlock.request("r").wait(wait).acquire();
+                let result = async {
+                    lined_up().await;
+                    if outage {
+                        let arbiter = world.arbiter();
+                        let others = client.nodes.iter().enumerate().filter(|(number, _)| *number != arbiter);
+                        others.for_each(|(_, node)| node.always(|_| Fault::error(NodeError::unreachable("down"))));
+                    }
+                };
+                let (result, ()) = tokio::join!(waits, result);
+                let Err(AcquireError::TimedOut { last, .. }) = &result else { panic!("{wait:?}: {result:?}") };
+                match &**last {
+                    AcquireError::Contended(report) if !outage => assert!(3 <= report.held().count(), "{report}"),
+                    AcquireError::Unavailable(report) if outage => assert_eq!(report.failed().count(), 4, "{report}"),
+                    other => panic!("{wait:?}: {other}"),
+                }
+            });
+        }
     }
 }
 
