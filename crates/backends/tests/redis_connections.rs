@@ -27,11 +27,11 @@ async fn check_all_calls(url: &str) -> TestResult {
 
 /// Somebody who would ask by itself after twenty seconds is called; and what is done for waiters on the way is allowed.
 async fn check_waiting(url: &str) -> TestResult {
-    let client = async || -> Result<Redlock, Box<dyn std::error::Error>> {
+    let client = |node| {
         let retry = Retry { delay: Duration::from_secs(5), ..Retry::default() };
-        Ok(Redlock::builder().node(RedisNode::connect(url).await?).retry(retry).build()?)
+        Redlock::builder().node(node).retry(retry).build()
     };
-    let (holder, waiter) = (client().await?, client().await?);
+    let (holder, waiter) = (client(RedisNode::connect(url).await?)?, client(RedisNode::connect(url).await?)?);
     let guard = holder.try_acquire("a").await?;
     let release = async {
         tokio::time::sleep(Duration::from_millis(300)).await;
