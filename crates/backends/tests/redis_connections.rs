@@ -57,6 +57,7 @@ async fn check_waiting(url: &str) -> TestResult {
     let overtaking = Place::new(&listener, 3, Manner::Overtake);
     let granted = node.acquire_in_line(&ownership, ttl, 0, &overtaking).await?;
     assert!(matches!(granted, Acquisition::Granted { .. }), "{granted:?}");
+    node.leave_line(&prefix, &resources, &overtaking).await?;
     assert_eq!(node.release(&ownership).await?, Releasing::Released, "nobody stands in line any more");
     Ok(())
 }
