@@ -15,7 +15,7 @@ use crate::run::{cargo, output};
 const LIBRARIES: [&str; 3] = ["crates/redlock-core/src/", "crates/backends/src/", "crates/fence-store/src/"];
 
 /// Where in the libraries tasks and threads begin, and what ends them.
-const SPAWNING: [(&str, &str); 7] = [
+const SPAWNING: [(&str, &str); 8] = [
     (
         "crates/redlock-core/src/keeper.rs",
         "one task per client that polls releases and late calls to the end; it ends soon after its client",
@@ -36,6 +36,10 @@ const SPAWNING: [(&str, &str); 7] = [
     (
         "crates/backends/src/redis/link.rs",
         "one task per attempt to connect; it has a limit, and is aborted with its link",
+    ),
+    (
+        "crates/backends/src/redis/wire.rs",
+        "one task per connection that reads its answers; it is aborted with the connection",
     ),
     (
         "crates/backends/src/redis/calls.rs",

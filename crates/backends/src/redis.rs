@@ -1,8 +1,8 @@
 //! A Redis primary as a node.
 //!
 //! Each call is one script, run by its digest; a server that has forgotten the script is sent its text, at the price of
-//! one more round trip. All calls of one node travel in order on one multiplexed connection (see `link`), which is made
-//! anew when it breaks. The lock key is a plain string written with `NX PX`, as every other Redlock client writes it;
+//! one more round trip. All calls of one node travel in order on one connection (see `link` and `wire`), which is made anew
+//! when it breaks. The lock key is a plain string written with `NX PX`, as every other Redlock client writes it;
 //! the names of the other keys stand in `keys`.
 //!
 //! Works with Redis 6.2 or later, and with Valkey.
@@ -14,9 +14,10 @@ mod link;
 mod reply;
 mod scripts;
 mod trouble;
+mod wire;
 
 use self::calls::Calls;
-use self::commands::Commands;
+use self::commands::{Command, Commands};
 use self::link::Link;
 use self::scripts::{ACQUIRE, ACQUIRE_IN_LINE, Argument, EXTEND, LEAVE_LINE, RAISE, RELEASE, Script};
 use ::redis::{Cmd, Value};
@@ -124,12 +125,12 @@ impl RedisNode {
     }
 
     /// Runs a script by its digest, and by its text if the server does not know it (any more).
-    async fn run(&self, by_digest: &Cmd, by_text: impl FnOnce() -> Cmd) -> Result<Value, NodeError> {
+    async fn run(&self, by_digest: &Command, by_text: impl FnOnce() -> Cmd) -> Result<Value, NodeError> {
         match self.link.send(by_digest).await {
             Err(trouble) if trouble::script_is_unknown(&trouble) => {
                 // The text teaches the server the script again, so this costs one more round trip per flush.
                 self.link.order_is_lost();
-                Ok(self.link.send(&by_text()).await?)
+                Ok(self.link.send(&Command::new(by_text())).await?)
             }
             answer => Ok(answer?),
         }
@@ -141,11 +142,11 @@ impl RedisNode {
         keys: &[&[String]],
         arguments: &[Argument<'_>],
     ) -> Result<Value, NodeError> {
-        self.run(&script.by_digest(keys, arguments), || script.by_text(keys, arguments)).await
+        self.run(&Command::new(script.by_digest(keys, arguments)), || script.by_text(keys, arguments)).await
     }
 
     async fn ask(&self, command: &Cmd) -> Result<Value, NodeError> {
-        Ok(self.link.send(command).await?)
+        Ok(self.link.send(&Command::new(command.clone())).await?)
     }
 }
 

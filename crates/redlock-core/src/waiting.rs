@@ -188,6 +188,16 @@ impl<'a> Waiting<'a> {
             Approach::Called { arbiter, .. } | Approach::ArbiterFirst { arbiter, place: Some(_) } => (arbiter, true),
             Approach::ArbiterFirst { arbiter, place: None } => (arbiter, false),
         };
+        if let NodeOutcome::Failed(_) = &report.nodes[arbiter].outcome {
+            let next = self.ask_arbiter(Manner::Yield).await;
+            if let Approach::ArbiterFirst { arbiter: other, place: Some(_) } = next
+                && other != arbiter
+            {
+                // Another keeps the line now: to stand in that one is no other attempt.
+                self.lining_up = true;
+                return next;
+            }
+        }
         let NodeOutcome::Held(held) = &report.nodes[arbiter].outcome else {
             // It granted, or said nothing, and others are ahead elsewhere: that will not take long to be settled.
             let soon = SOON.max(report.elapsed).saturating_mul(1 << self.unsettled.min(16));

@@ -8,12 +8,40 @@ use redis::Cmd;
 use redlock_core::{Ownership, Ttl};
 use std::sync::OnceLock;
 
+/// A command with its bytes on the wire, which are made once for all nodes that are sent it.
+pub(super) struct Command {
+    packed: Vec<u8>,
+    #[cfg(feature = "tls")]
+    unpacked: Cmd,
+}
+
+impl Command {
+    #[cfg_attr(not(feature = "tls"), expect(clippy::needless_pass_by_value, reason = "the feature keeps it"))]
+    pub(super) fn new(command: Cmd) -> Self {
+        Self {
+            packed: command.get_packed_command(),
+            #[cfg(feature = "tls")]
+            unpacked: command,
+        }
+    }
+
+    pub(super) fn packed(&self) -> &[u8] {
+        &self.packed
+    }
+
+    /// For a connection that packs commands itself.
+    #[cfg(feature = "tls")]
+    pub(super) fn unpacked(&self) -> &Cmd {
+        &self.unpacked
+    }
+}
+
 pub(super) struct Commands {
     /// The lock keys, the counter keys in the same order, the namespace record, the line keys in the same order.
     keys: Vec<String>,
     resources: usize,
-    acquire: OnceLock<(Ttl, u64, Cmd)>,
-    release: OnceLock<Cmd>,
+    acquire: OnceLock<(Ttl, u64, Command)>,
+    release: OnceLock<Command>,
 }
 
 impl Commands {
@@ -44,14 +72,14 @@ impl Commands {
     }
 
     /// The acquire by digest, if it is the one that was asked for first: there is hardly ever another.
-    pub(super) fn acquire(&self, arguments: &[Argument<'_>], ttl: Ttl, floor: u64) -> Option<&Cmd> {
-        let make = || (ttl, floor, ACQUIRE.by_digest(&[self.lock_and_counter_keys()], arguments));
+    pub(super) fn acquire(&self, arguments: &[Argument<'_>], ttl: Ttl, floor: u64) -> Option<&Command> {
+        let make = || (ttl, floor, Command::new(ACQUIRE.by_digest(&[self.lock_and_counter_keys()], arguments)));
         let (made_for, floor_then, command) = self.acquire.get_or_init(make);
         ((*made_for, *floor_then) == (ttl, floor)).then_some(command)
     }
 
     /// The release by digest.
-    pub(super) fn release(&self, arguments: &[Argument<'_>]) -> &Cmd {
-        self.release.get_or_init(|| RELEASE.by_digest(&[self.lock_keys(), self.line_keys()], arguments))
+    pub(super) fn release(&self, arguments: &[Argument<'_>]) -> &Command {
+        self.release.get_or_init(|| Command::new(RELEASE.by_digest(&[self.lock_keys(), self.line_keys()], arguments)))
     }
 }

@@ -1,27 +1,25 @@
 //! One connection to one server, made anew when it breaks.
 //!
-//! Every call goes through the same multiplexed connection, and its first poll queues the command there: commands travel
-//! in the order in which calls were first polled, so a release does not overtake the acquire it undoes. Connecting goes
+//! Every call goes through the same connection ([`super::wire`], or the redis crate's multiplexed one where there is TLS),
+//! and its first poll queues the command there: commands travel in the order in which calls were first polled, so a release
+//! does not overtake the acquire it undoes. Connecting goes
 //! on in a task of its own, under a limit of its own, so that a caller's short deadline bounds how long *it* waits and
 //! does not cut off a handshake that takes longer. Whoever waits for a connection that then fails gets the failure;
 //! nothing piles up.
 
 use super::UrlError;
+use super::commands::Command;
 use super::reply;
 use super::scripts::{self, Script};
 use super::trouble::{self, Trouble};
+use super::wire::{Closed, Stream, Wire};
 use futures_util::future::join_all;
-use redis::aio::MultiplexedConnection;
-use redis::io::tcp::{TcpSettings, socket2::TcpKeepalive};
-use redis::{
-    AsyncConnectionConfig, Cmd, ConnectionAddr, ConnectionInfo, IntoConnectionInfo as _, RedisError, RedisResult, Value,
-};
+use redis::io::tcp::TcpSettings;
+use redis::io::tcp::socket2::{SockRef, TcpKeepalive};
+use redis::{Cmd, ConnectionAddr, ConnectionInfo, IntoConnectionInfo as _, RedisConnectionInfo, RedisResult, Value};
 use redlock_core::{NodeError, Refusal};
-use std::future::poll_fn;
-use std::pin::pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::Poll;
 use std::time::Duration;
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
@@ -46,6 +44,7 @@ const TCP_PATIENCE: Duration = Duration::from_secs(5);
 
 /// Commands queued for the socket at most. More than tasks of one program wait for at a time, so that queueing never waits,
 /// and waiting never reorders.
+#[cfg(feature = "tls")]
 const QUEUE_MAX: usize = 65_536;
 
 pub(super) struct Link {
@@ -79,9 +78,46 @@ struct Connecting {
 
 #[derive(Clone)]
 pub(super) struct Connection {
-    multiplexed: MultiplexedConnection,
+    transport: Transport,
     /// When it was made, to tell it from its successors.
     since: Instant,
+}
+
+/// What commands travel on.
+#[derive(Clone)]
+enum Transport {
+    Wire(Wire),
+    #[cfg(feature = "tls")]
+    Multiplexed(redis::aio::MultiplexedConnection),
+}
+
+impl Transport {
+    /// Sends one command; the first poll does. `Closed` if it was certainly not sent.
+    async fn send(&mut self, command: &Command) -> Result<RedisResult<Value>, Closed> {
+        let answer = match self {
+            Self::Wire(wire) => wire.send(command.packed()).await?,
+            #[cfg(feature = "tls")]
+            Self::Multiplexed(multiplexed) => send_multiplexed(multiplexed, command).await?,
+        };
+        Ok(answer.and_then(Value::extract_error))
+    }
+}
+
+#[cfg(feature = "tls")]
+async fn send_multiplexed(
+    multiplexed: &mut redis::aio::MultiplexedConnection,
+    command: &Command,
+) -> Result<RedisResult<Value>, Closed> {
+    use std::future::poll_fn;
+    use std::task::Poll;
+    // Outside tokio's budget: a poll that yields before the command is queued would let another one overtake it.
+    let mut sending = std::pin::pin!(tokio::task::unconstrained(multiplexed.send_packed_command(command.unpacked())));
+    match poll_fn(|cx| Poll::Ready(sending.as_mut().poll(cx))).await {
+        // A command that fails in the very poll that was to queue it was not queued: nobody reads the queue any more.
+        Poll::Ready(Err(error)) if trouble::connection_is_broken(&error) => Err(Closed(error)),
+        Poll::Ready(answer) => Ok(answer),
+        Poll::Pending => Ok(sending.await),
+    }
 }
 
 impl Connecting {
@@ -90,9 +126,6 @@ impl Connecting {
         self.task.is_finished() || ABANDONED_AFTER < self.since.elapsed()
     }
 }
-
-/// A command that was certainly not sent, and why.
-struct Unsent(RedisError);
 
 impl Link {
     pub(super) fn open(url: &str) -> Result<Arc<Self>, UrlError> {
@@ -132,42 +165,28 @@ impl Link {
     }
 
     /// Sends one command and waits for its answer.
-    pub(super) async fn send(self: &Arc<Self>, command: &Cmd) -> Result<Value, Trouble> {
+    pub(super) async fn send(self: &Arc<Self>, command: &Command) -> Result<Value, Trouble> {
         let mut connection = self.connection().await.map_err(Trouble::NotConnected)?;
-        match self.send_on(&mut connection, command).await {
-            // The server had closed the connection while nothing was going on, and the command was never queued.
-            Err(Unsent(_)) => {
+        match connection.transport.send(command).await {
+            // The server had closed the connection while nothing was going on, and the command was never sent.
+            Err(Closed(_)) => {
+                self.lose(&connection);
                 let mut connection = self.connection().await.map_err(Trouble::NotConnected)?;
-                let answer = self.send_on(&mut connection, command).await;
-                answer.unwrap_or_else(|Unsent(error)| Err(Trouble::Answered(error)))
+                let answer = connection.transport.send(command).await.unwrap_or_else(|Closed(error)| Err(error));
+                self.heard(&connection, answer)
             }
-            Ok(answer) => answer,
+            Ok(answer) => self.heard(&connection, answer),
         }
     }
 
-    /// Sends one command; `Err` if it was certainly not sent.
-    async fn send_on(&self, connection: &mut Connection, command: &Cmd) -> Result<Result<Value, Trouble>, Unsent> {
-        let current = connection.clone();
-        // Outside tokio's budget: a poll that yields before the command is queued would let another one overtake it.
-        let mut sending = pin!(tokio::task::unconstrained(connection.multiplexed.send_packed_command(command)));
-        let at_once = poll_fn(|cx| Poll::Ready(sending.as_mut().poll(cx))).await;
-        // A command that fails in the very poll that was to queue it was not queued: nobody reads the queue any more.
-        let was_queued = at_once.is_pending();
-        let answer = match at_once {
-            Poll::Ready(answer) => answer,
-            Poll::Pending => sending.await,
-        };
-        let error = match answer.and_then(Value::extract_error) {
-            Ok(answer) => return Ok(Ok(answer)),
-            Err(error) => error,
-        };
-        if trouble::connection_is_broken(&error) || trouble::role_has_changed(&error) {
-            self.lose(&current);
-        }
-        if !was_queued && trouble::connection_is_broken(&error) {
-            return Err(Unsent(error));
-        }
-        Ok(Err(Trouble::Answered(error)))
+    /// Gives up a connection whose answer says that it is of no more use.
+    fn heard(&self, connection: &Connection, answer: RedisResult<Value>) -> Result<Value, Trouble> {
+        answer.map_err(|error| {
+            if trouble::connection_is_broken(&error) || trouble::role_has_changed(&error) {
+                self.lose(connection);
+            }
+            Trouble::Answered(error)
+        })
     }
 
     /// The connection, made first if need be.
@@ -225,7 +244,7 @@ impl Link {
 
     /// Decides whether a server that has answered may be this node.
     fn accept(&self, greeting: Greeting) -> Result<Connection, NodeError> {
-        let Greeting { multiplexed, identity, primary, time } = greeting;
+        let Greeting { transport, identity, primary, time } = greeting;
         if primary == Some(false) {
             let cause = "the server calls itself a replica";
             return Err(NodeError::refused(Refusal::Replica, cause));
@@ -238,7 +257,7 @@ impl Link {
         }
         let now = Instant::now();
         *self.known() = Known { identity, time: time.map(|time| (time, now)) };
-        Ok(Connection { multiplexed, since: now })
+        Ok(Connection { transport, since: now })
     }
 
     fn settle(&self, connected: &Result<Connection, NodeError>) {
@@ -276,7 +295,7 @@ impl Drop for Link {
 
 /// What a server says when it is first spoken to.
 struct Greeting {
-    multiplexed: MultiplexedConnection,
+    transport: Transport,
     identity: Option<Arc<str>>,
     primary: Option<bool>,
     time: Option<Duration>,
@@ -284,14 +303,10 @@ struct Greeting {
 
 /// Connects, asks who is there, and teaches the scripts: one round trip after the handshake.
 async fn greet(client: &redis::Client) -> Result<Greeting, NodeError> {
-    let config = AsyncConnectionConfig::new()
-        .set_connection_timeout(Some(CONNECT_LIMIT))
-        .set_response_timeout(Some(ANSWER_LIMIT))
-        .set_pipeline_buffer_size(QUEUE_MAX);
-    let connection = client.get_multiplexed_async_connection_with_config(&config).await.map_err(trouble::classify)?;
+    let transport = connect(client).await?;
     let ask = |command: Cmd| {
-        let mut connection = connection.clone();
-        async move { connection.send_packed_command(&command).await.and_then(Value::extract_error) }
+        let mut transport = transport.clone();
+        async move { transport.send(&Command::new(command)).await.unwrap_or_else(|Closed(error)| Err(error)) }
     };
     let questions = [redis::cmd("INFO"), redis::cmd("TIME")];
     let mut answers =
@@ -308,7 +323,75 @@ async fn greet(client: &redis::Client) -> Result<Greeting, NodeError> {
     let identity = info.as_deref().and_then(|info| reply::info_field(info, "run_id")).map(Arc::from);
     let primary = info.as_deref().and_then(reply::is_primary);
     let time = time.ok().as_ref().and_then(reply::time);
-    Ok(Greeting { multiplexed: connection, identity, primary, time })
+    Ok(Greeting { transport, identity, primary, time })
+}
+
+/// A connection on which commands may be sent: authenticated, and on the right database.
+async fn connect(client: &redis::Client) -> Result<Transport, NodeError> {
+    let info = client.get_connection_info();
+    let stream = match info.addr() {
+        ConnectionAddr::Tcp(host, port) => Stream::tcp(host, *port, set_tcp_options).await,
+        #[cfg(unix)]
+        ConnectionAddr::Unix(path) => Stream::unix(path).await,
+        _ => return connect_with_tls(client).await,
+    };
+    let wire = Wire::new(stream.map_err(NodeError::unreachable)?, ANSWER_LIMIT);
+    let mut transport = Transport::Wire(wire);
+    for command in handshake(info.redis_settings()) {
+        let answer = transport.send(&Command::new(command)).await.unwrap_or_else(|Closed(error)| Err(error));
+        answer.map_err(|error| match trouble::classify(error) {
+            // Such as a password for a server that has none.
+            NodeError::Protocol(said) => NodeError::refused(Refusal::Authentication, said),
+            error => error,
+        })?;
+    }
+    Ok(transport)
+}
+
+/// What is said before anything else.
+fn handshake(settings: &RedisConnectionInfo) -> Vec<Cmd> {
+    let mut commands = Vec::new();
+    if let Some(password) = settings.password() {
+        let mut auth = redis::cmd("AUTH");
+        if let Some(username) = settings.username() {
+            auth.arg(username);
+        }
+        auth.arg(password);
+        commands.push(auth);
+    }
+    if settings.db() != 0 {
+        let mut select = redis::cmd("SELECT");
+        select.arg(settings.db());
+        commands.push(select);
+    }
+    commands
+}
+
+fn set_tcp_options(socket: SockRef<'_>) -> std::io::Result<()> {
+    socket.set_tcp_nodelay(true)?;
+    socket.set_tcp_keepalive(&keepalive())?;
+    #[cfg(target_os = "linux")]
+    socket.set_tcp_user_timeout(Some(TCP_PATIENCE))?;
+    Ok(())
+}
+
+fn keepalive() -> TcpKeepalive {
+    TcpKeepalive::new().with_time(TCP_PATIENCE).with_interval(TCP_PATIENCE / 5)
+}
+
+#[cfg(feature = "tls")]
+async fn connect_with_tls(client: &redis::Client) -> Result<Transport, NodeError> {
+    let config = redis::AsyncConnectionConfig::new()
+        .set_connection_timeout(Some(CONNECT_LIMIT))
+        .set_response_timeout(Some(ANSWER_LIMIT))
+        .set_pipeline_buffer_size(QUEUE_MAX);
+    let connection = client.get_multiplexed_async_connection_with_config(&config).await;
+    connection.map(Transport::Multiplexed).map_err(trouble::classify)
+}
+
+#[cfg(not(feature = "tls"))]
+async fn connect_with_tls(_: &redis::Client) -> Result<Transport, NodeError> {
+    Err(NodeError::refused(Refusal::Configuration, UrlError::NoTls))
 }
 
 fn connection_info(url: &str) -> Result<ConnectionInfo, UrlError> {
@@ -317,8 +400,7 @@ fn connection_info(url: &str) -> Result<ConnectionInfo, UrlError> {
     }
     let info: RedisResult<ConnectionInfo> = url.into_connection_info();
     let info = info.map_err(|_| UrlError::Malformed)?;
-    let keepalive = TcpKeepalive::new().with_time(TCP_PATIENCE).with_interval(TCP_PATIENCE / 5);
-    let tcp = TcpSettings::default().set_nodelay(true).set_keepalive(keepalive);
+    let tcp = TcpSettings::default().set_nodelay(true).set_keepalive(keepalive());
     #[cfg(target_os = "linux")]
     let tcp = tcp.set_user_timeout(TCP_PATIENCE);
     Ok(info.set_tcp_settings(tcp))
