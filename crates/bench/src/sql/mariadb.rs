@@ -78,11 +78,15 @@ impl MariaDb {
 
         let data = format!("--datadir={}", folder.path().join("data").display());
         let socket = format!("--socket={}", folder.path().join("data/socket").display());
+        // A server that starts removes what it takes for leftovers of its own there: in a common folder, the temporary
+        // tables that another one is working on.
+        let temporary = format!("--tmpdir={}", folder.path().join("data").display());
         let port_word = format!("--port={port}");
         let words = [
             "--no-defaults",
             data.as_str(),
             socket.as_str(),
+            temporary.as_str(),
             port_word.as_str(),
             "--bind-address=127.0.0.1",
             "--max-connections=300",
