@@ -21,7 +21,7 @@ impl Checked {
     /// Checks a fence column, unless it was found fit before.
     pub(crate) async fn fence<DB: Dialect>(
         &self,
-        lease: &mut Lease<DB>,
+        lease: &mut Lease<'_, DB>,
         table: &TableName,
         column: &str,
     ) -> Result<(), FenceError> {
@@ -47,7 +47,7 @@ fn key(table: &TableName, column: &str) -> Key {
 }
 
 pub(crate) async fn check_column<DB: Dialect>(
-    lease: &mut Lease<DB>,
+    lease: &mut Lease<'_, DB>,
     table: &TableName,
     column: &str,
 ) -> Result<(), FenceError> {

@@ -3,9 +3,13 @@
 //! [`Flavor`] is the database as a value: pure code asks it and is tested in all three without a server. [`Dialect`] is
 //! the database as a sqlx type; it knows how to do things, and decides nothing.
 
+use std::borrow::Cow;
 use std::pin::Pin;
+use std::time::Duration;
 
-use sea_query::{MysqlQueryBuilder, PostgresQueryBuilder, QueryStatementWriter, SqliteQueryBuilder, Value, Values};
+use sea_query::{
+    Expr, MysqlQueryBuilder, PostgresQueryBuilder, QueryStatementWriter, SqliteQueryBuilder, Value, Values,
+};
 use sqlx::{Database, Execute};
 #[cfg(any(feature = "mysql", feature = "postgres", feature = "sqlite"))]
 use sqlx_core::transaction::TransactionManager;
@@ -25,11 +29,47 @@ pub enum Flavor {
 }
 
 /// Postgres waits for a lock without end unless told otherwise, so a holder that is frozen in a transaction would keep the
-/// next one waiting for as long. Ten seconds for this transaction, where the session or the role has no limit of its own.
+/// next one waiting for as long. Ten seconds, for this transaction or statement alone, where the session or the role has no
+/// limit of its own.
 macro_rules! postgres_lock_timeout {
     () => {
         "SELECT set_config('lock_timeout', '10s', true) WHERE current_setting('lock_timeout') = '0'"
     };
+}
+
+/// The same within a condition that every row meets. It holds from the moment the row is looked at, before it is waited for.
+const POSTGRES_LOCK_TIMEOUT: &str =
+    "CASE current_setting('lock_timeout') WHEN '0' THEN set_config('lock_timeout', '10s', true) <> '' ELSE true END";
+
+/// How long the store waits for a lock that somebody else holds, where its user has said so. Whole milliseconds, at least
+/// one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct LockWait {
+    millis: u32,
+}
+
+impl LockWait {
+    pub(crate) fn new(wait: Duration) -> Self {
+        // The greatest that all three take: Postgres and SQLite count in 31 bits.
+        let greatest = u128::from(i32::MAX.unsigned_abs());
+        Self { millis: u32::try_from(wait.as_millis().clamp(1, greatest)).expect("31 bits fit") }
+    }
+
+    /// What sets it for a session, where there is no way to set it for less. InnoDB counts in seconds, from one.
+    pub(crate) fn for_session(self, flavor: Flavor) -> Option<String> {
+        match flavor {
+            Flavor::Postgres => None,
+            Flavor::MySql => {
+                Some(["SET SESSION innodb_lock_wait_timeout = ", &self.millis.div_ceil(1_000).to_string()].concat())
+            }
+            Flavor::Sqlite => Some(["PRAGMA busy_timeout = ", &self.millis.to_string()].concat()),
+        }
+    }
+
+    /// As Postgres writes it.
+    fn setting(self) -> String {
+        [&self.millis.to_string(), "ms"].concat()
+    }
 }
 
 impl Flavor {
@@ -55,6 +95,16 @@ impl Flavor {
         Ok(Rendered { sql, values })
     }
 
+    /// Renders a statement with its values in it, for where several travel in one text. For values that nobody can choose
+    /// the quotes of: numbers and bytes.
+    pub(crate) fn text(self, statement: &impl QueryStatementWriter) -> String {
+        match self {
+            Self::Postgres => statement.to_string(PostgresQueryBuilder),
+            Self::MySql => statement.to_string(MysqlQueryBuilder),
+            Self::Sqlite => statement.to_string(SqliteQueryBuilder),
+        }
+    }
+
     /// A statement whose text is fixed, with values to bind.
     pub(crate) fn fixed(sql: &'static str, values: impl IntoIterator<Item = Value>) -> Rendered {
         Rendered { sql: sql.to_owned(), values: Values(values.into_iter().collect()) }
@@ -66,30 +116,41 @@ impl Flavor {
     /// acknowledged write vanishes. With `autocommit = 0` whatever was read before on this connection has opened one, in
     /// which no isolation level can be set; nobody asked to keep anything of it. The level holds for the next transaction
     /// only.
-    pub(crate) fn begin(self, isolation: Isolation) -> &'static [&'static str] {
-        match (self, isolation) {
-            (Self::Postgres, Isolation::ReadCommitted) => {
-                &[concat!("BEGIN ISOLATION LEVEL READ COMMITTED; ", postgres_lock_timeout!())]
+    pub(crate) fn begin(self, isolation: Isolation, wait: Option<LockWait>) -> Vec<Cow<'static, str>> {
+        let level = match isolation {
+            Isolation::ReadCommitted => "READ COMMITTED",
+            Isolation::RepeatableRead => "REPEATABLE READ",
+            Isolation::Serializable => "SERIALIZABLE",
+        };
+        match self {
+            Self::Postgres => {
+                let limit = match wait {
+                    None => Cow::Borrowed(postgres_lock_timeout!()),
+                    // A number, and nothing that a caller has written.
+                    Some(wait) => ["SELECT set_config('lock_timeout', '", &wait.setting(), "', true)"].concat().into(),
+                };
+                vec![["BEGIN ISOLATION LEVEL ", level, "; ", &limit].concat().into()]
             }
-            (Self::Postgres, Isolation::RepeatableRead) => {
-                &[concat!("BEGIN ISOLATION LEVEL REPEATABLE READ; ", postgres_lock_timeout!())]
-            }
-            (Self::Postgres, Isolation::Serializable) => {
-                &[concat!("BEGIN ISOLATION LEVEL SERIALIZABLE; ", postgres_lock_timeout!())]
-            }
-            (Self::MySql, Isolation::ReadCommitted) => {
-                &["SET completion_type = 'NO_CHAIN'; ROLLBACK; SET TRANSACTION ISOLATION LEVEL READ COMMITTED", "BEGIN"]
-            }
-            (Self::MySql, Isolation::RepeatableRead) => &[
-                "SET completion_type = 'NO_CHAIN'; ROLLBACK; SET TRANSACTION ISOLATION LEVEL REPEATABLE READ",
-                "BEGIN",
+            Self::MySql => vec![
+                ["SET completion_type = 'NO_CHAIN'; ROLLBACK; SET TRANSACTION ISOLATION LEVEL ", level].concat().into(),
+                "BEGIN".into(),
             ],
-            (Self::MySql, Isolation::Serializable) => {
-                &["SET completion_type = 'NO_CHAIN'; ROLLBACK; SET TRANSACTION ISOLATION LEVEL SERIALIZABLE", "BEGIN"]
-            }
             // Takes the write lock now: a transaction that read first and asks for it later is refused at once, without
             // the busy timeout being consulted (seen on SQLite 3.40).
-            (Self::Sqlite, _) => &["BEGIN IMMEDIATE"],
+            Self::Sqlite => vec!["BEGIN IMMEDIATE".into()],
+        }
+    }
+
+    /// What a statement that is a transaction of its own needs in its condition: that it is one (with `autocommit = 0` on
+    /// MySQL it would not be kept, so it matches nothing), and on Postgres a limit for its wait.
+    pub(crate) fn alone(self, wait: Option<LockWait>) -> Option<Expr> {
+        match (self, wait) {
+            (Self::Postgres, None) => Some(Expr::cust(POSTGRES_LOCK_TIMEOUT)),
+            (Self::Postgres, Some(wait)) => {
+                Some(Expr::cust_with_values("set_config('lock_timeout', $1, true) <> ''", [wait.setting()]))
+            }
+            (Self::MySql, _) => Some(Expr::cust("@@autocommit")),
+            (Self::Sqlite, _) => None,
         }
     }
 }
@@ -179,7 +240,8 @@ pub trait Dialect: Database + sealed::Sealed {
         E: Execute<'q, Self> + 'q;
 
     #[doc(hidden)]
-    fn begin<'e>(connection: &'e mut Self::Connection, statement: &'static str) -> BoxFuture<'e, sqlx::Result<()>>;
+    fn begin<'e>(connection: &'e mut Self::Connection, statement: Cow<'static, str>)
+    -> BoxFuture<'e, sqlx::Result<()>>;
 
     #[doc(hidden)]
     fn commit(connection: &mut Self::Connection) -> BoxFuture<'_, sqlx::Result<()>>;
@@ -196,6 +258,21 @@ pub trait Dialect: Database + sealed::Sealed {
     #[doc(hidden)]
     fn rows_affected(result: &Self::QueryResult) -> u64;
 }
+
+/// A database that returns what it has updated: Postgres and SQLite.
+///
+/// MySQL has no RETURNING, and MariaDB has it for INSERT and DELETE alone; both are `sqlx::MySql`. There a claim reads first,
+/// or a [`Transaction`](crate::Transaction) reads afterwards.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` does not return what it has written",
+    note = "MySQL has no RETURNING: claim the row and read it, or write and read in one transaction"
+)]
+pub trait Returning: Dialect {}
+
+#[cfg(feature = "postgres")]
+impl Returning for sqlx::Postgres {}
+#[cfg(feature = "sqlite")]
+impl Returning for sqlx::Sqlite {}
 
 mod sealed {
     pub trait Sealed {}
@@ -258,12 +335,11 @@ macro_rules! dialect {
 
             fn begin<'e>(
                 connection: &'e mut Self::Connection,
-                statement: &'static str,
+                statement: Cow<'static, str>,
             ) -> BoxFuture<'e, sqlx::Result<()>> {
-                Box::pin(<Self as Database>::TransactionManager::begin(
-                    connection,
-                    Some(sqlx::SqlSafeStr::into_sql_str(statement)),
-                ))
+                // From `Flavor::begin`.
+                let statement = sqlx::SqlSafeStr::into_sql_str(sqlx::AssertSqlSafe(statement.into_owned()));
+                Box::pin(<Self as Database>::TransactionManager::begin(connection, Some(statement)))
             }
 
             fn commit(connection: &mut Self::Connection) -> BoxFuture<'_, sqlx::Result<()>> {
@@ -309,15 +385,34 @@ mod tests {
             [(ReadCommitted, "READ COMMITTED"), (RepeatableRead, "REPEATABLE READ"), (Serializable, "SERIALIZABLE")]
         {
             let level = ["ISOLATION LEVEL", name].join(" ");
+            let begins = |flavor: Flavor, wait| flavor.begin(isolation, wait).join(" | ");
+            assert_eq!(begins(Flavor::Postgres, None), ["BEGIN ", &level, "; ", postgres_lock_timeout!()].concat());
+            let wait = Some(LockWait::new(Duration::from_millis(1_500)));
             assert_eq!(
-                Flavor::Postgres.begin(isolation),
-                [["BEGIN ", &level, "; ", postgres_lock_timeout!()].concat()]
+                begins(Flavor::Postgres, wait),
+                ["BEGIN ", &level, "; SELECT set_config('lock_timeout', '1500ms', true)"].concat()
             );
             let set = ["SET completion_type = 'NO_CHAIN'; ROLLBACK; SET TRANSACTION", &level].join(" ");
-            assert_eq!(Flavor::MySql.begin(isolation), [set.as_str(), "BEGIN"]);
-            // Never a plain BEGIN: some transactions of ours look first and write later.
-            assert_eq!(Flavor::Sqlite.begin(isolation), ["BEGIN IMMEDIATE"]);
+            for wait in [None, wait] {
+                assert_eq!(begins(Flavor::MySql, wait), [&set, " | BEGIN"].concat());
+                // Never a plain BEGIN: some transactions of ours look first and write later.
+                assert_eq!(begins(Flavor::Sqlite, wait), "BEGIN IMMEDIATE");
+            }
         }
+    }
+
+    #[test]
+    fn golden_sql_of_a_limit_to_waiting() {
+        let check = |wait, mysql: &str, sqlite: &str| {
+            let wait = LockWait::new(wait);
+            assert_eq!(wait.for_session(Flavor::Postgres), None);
+            assert_eq!(wait.for_session(Flavor::MySql).unwrap(), mysql);
+            assert_eq!(wait.for_session(Flavor::Sqlite).unwrap(), sqlite);
+        };
+        let mysql = ["SET SESSION innodb_lock_wait_timeout = 2", "SET SESSION innodb_lock_wait_timeout = 1"];
+        check(Duration::from_millis(1_001), mysql[0], "PRAGMA busy_timeout = 1001");
+        check(Duration::ZERO, mysql[1], "PRAGMA busy_timeout = 1");
+        check(Duration::MAX, "SET SESSION innodb_lock_wait_timeout = 2147484", "PRAGMA busy_timeout = 2147483647");
     }
 
     #[test]

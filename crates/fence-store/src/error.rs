@@ -51,6 +51,15 @@ pub enum FenceError {
         source: sqlx::Error,
     },
 
+    /// Nothing, or too little, is left of the lock for another run. Nothing was written. Acquire it again, and begin anew.
+    #[error("the lock has {left:?} left, too little for another run, after {runs} in conflict: acquire it again")]
+    LockOver {
+        /// What is left of the lock.
+        left: std::time::Duration,
+        /// How often the work was run before.
+        runs: u32,
+    },
+
     /// The answer was lost after the write or the commit was sent: it may have taken effect. Settle it with
     /// [`FenceStore::settle`](crate::FenceStore::settle), or for a single row by writing again under the strict rule.
     #[error("the answer to a write or a commit was lost; it may have taken effect")]
@@ -178,12 +187,35 @@ pub enum StatementProblem {
     /// It begins with a WITH clause, which Postgres carries out whether the fence lets the row be written or not.
     #[error("the statement has a WITH clause, which runs even if the row is refused: use a ledger transaction (begin)")]
     With,
+    /// It asks for what it writes, which an answer of counts has no room for, and MySQL no word.
+    #[error("the statement has a RETURNING clause: leave it out, and use update_returning (Postgres, SQLite) or claim")]
+    Returning,
+    /// The query gives more or fewer columns than are named.
+    #[error("the query does not give one column for each that is named of {table}: name as many as it selects")]
+    ColumnsMismatch {
+        /// The table.
+        table: String,
+    },
     /// Its condition was built with `and_or_where`, to which sea-query can add nothing.
     #[error("the statement's condition comes from and_or_where, which cannot be fenced: use cond_where or and_where")]
     ChainedCondition,
     /// The key names several rows, so that one fence would speak for others.
     #[error("the key names several rows of {table}: use a unique key, with values of the columns' own types")]
     KeyOfSeveralRows {
+        /// The table.
+        table: String,
+    },
+    /// Rows that are written together differ in more than their keys' values.
+    #[error(
+        "the rows differ in table, key columns, fence column or rule from the first, of {table}: write each kind apart"
+    )]
+    RowsOfSeveralKinds {
+        /// The table of the first.
+        table: String,
+    },
+    /// The same row is named twice among those that are written together, so that one verdict would stand for two writes.
+    #[error("a row of {table} is named twice: name each row once, or write one after the other")]
+    RowTwice {
         /// The table.
         table: String,
     },
@@ -228,6 +260,12 @@ pub enum StatementProblem {
         /// What is wrong with it.
         why: &'static str,
     },
+    /// sqlx has no transaction open on the connection, so that the fence would end with the statement that raises it.
+    #[error("no transaction is open on the connection: begin one with sqlx (pool.begin()), then join it")]
+    NoTransaction,
+    /// The work of a run ended and had put its transaction elsewhere, so that it could not be committed.
+    #[error("the work kept its transaction beyond its end: let the future that is returned own it")]
+    TransactionKept,
     /// The resource's name has a NUL character, which Postgres' text cannot hold.
     #[error("the resource {resource:?} has a NUL character, which Postgres cannot store: choose another name")]
     NulInResource {

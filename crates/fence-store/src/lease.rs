@@ -13,29 +13,53 @@ use sqlx::pool::PoolConnection;
 use sqlx::{Database, Execute, Pool};
 use sqlx_core::transaction::TransactionManager;
 
-use crate::dialect::{BoxFuture, Dialect, Flavor, Isolation};
+use crate::dialect::{BoxFuture, Dialect, Flavor, Isolation, LockWait};
 
 /// A connection with what is known about its state.
-pub(crate) struct Lease<DB: Dialect> {
-    connection: Option<PoolConnection<DB>>,
+pub(crate) struct Lease<'c, DB: Dialect> {
+    connection: Option<Connection<'c, DB>>,
     /// A transaction was begun and neither committed nor rolled back.
     open: bool,
     /// A command was sent, or is being sent, and has not been answered.
     in_flight: bool,
+    /// How long its transactions wait for locks, if that was said.
+    wait: Option<LockWait>,
     /// An end of the transaction failed, so that sqlx and the server may disagree about it.
     broken: bool,
 }
 
-impl<DB: Dialect> Lease<DB> {
+enum Connection<'c, DB: Database> {
+    /// From the pool, and back to it.
+    Pooled(PoolConnection<DB>),
+    /// The caller's, who opened a transaction on it and ends it. Nothing is done to it when the lease is dropped.
+    Lent(&'c mut DB::Connection),
+}
+
+impl<DB: Dialect> Lease<'static, DB> {
     pub(crate) async fn acquire(pool: &Pool<DB>) -> sqlx::Result<Self> {
-        Ok(Self { connection: Some(pool.acquire().await?), open: false, in_flight: false, broken: false })
+        let connection = Some(Connection::Pooled(pool.acquire().await?));
+        Ok(Self { connection, open: false, in_flight: false, wait: None, broken: false })
+    }
+}
+
+impl<'c, DB: Dialect> Lease<'c, DB> {
+    /// A connection that the caller keeps.
+    pub(crate) fn lent(connection: &'c mut DB::Connection) -> Self {
+        Self {
+            connection: Some(Connection::Lent(connection)),
+            open: false,
+            in_flight: false,
+            wait: None,
+            broken: false,
+        }
     }
 
     pub(crate) async fn begin(&mut self, isolation: Isolation) -> sqlx::Result<()> {
-        for statement in DB::FLAVOR.begin(isolation) {
+        for statement in DB::FLAVOR.begin(isolation, self.wait) {
             self.in_flight = true;
             if statement.starts_with("SET ") {
-                self.execute(*statement).await?;
+                // From `Flavor::begin`.
+                self.execute(sqlx::AssertSqlSafe(statement.into_owned())).await?;
                 // An isolation level set for a transaction that then fails to begin must not wait for the next borrower.
                 self.broken = true;
             } else {
@@ -45,6 +69,17 @@ impl<DB: Dialect> Lease<DB> {
         }
         self.broken = false;
         self.open = true;
+        Ok(())
+    }
+
+    /// Limits how long transactions on this connection wait for locks; single statements too, where that cannot be said
+    /// for less than a session.
+    pub(crate) async fn limit_wait(&mut self, wait: LockWait) -> sqlx::Result<()> {
+        self.wait = Some(wait);
+        if let Some(statement) = wait.for_session(DB::FLAVOR) {
+            // From `LockWait`, which puts a number into it.
+            self.execute(sqlx::AssertSqlSafe(statement)).await?;
+        }
         Ok(())
     }
 
@@ -126,13 +161,16 @@ impl<DB: Dialect> Lease<DB> {
     }
 
     fn connection(&mut self) -> &mut DB::Connection {
-        self.connection.as_mut().expect("a lease keeps its connection until it is dropped")
+        match self.connection.as_mut().expect("a lease keeps its connection until it is dropped") {
+            Connection::Pooled(connection) => connection,
+            Connection::Lent(connection) => connection,
+        }
     }
 }
 
-impl<DB: Dialect> Drop for Lease<DB> {
+impl<DB: Dialect> Drop for Lease<'_, DB> {
     fn drop(&mut self) {
-        let Some(mut connection) = self.connection.take() else {
+        let Some(Connection::Pooled(mut connection)) = self.connection.take() else {
             return;
         };
         if self.broken || (self.in_flight && DB::FLAVOR != Flavor::Sqlite) {
@@ -148,7 +186,7 @@ impl<DB: Dialect> Drop for Lease<DB> {
     }
 }
 
-impl<DB: Dialect> std::fmt::Debug for Lease<DB> {
+impl<DB: Dialect> std::fmt::Debug for Lease<'_, DB> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Lease")
             .field("open", &self.open)

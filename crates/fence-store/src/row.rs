@@ -9,11 +9,12 @@ use std::fmt;
 
 use redlock_core::FencingToken;
 use sea_query::{
-    Alias, Cond, Condition, DeleteStatement, DynIden, Expr, ExprTrait, InsertStatement, IntoIden, LockType, OnConflict,
-    PostgresQueryBuilder, Query, ReturningClause, SelectStatement, TableName, UpdateStatement, Value,
+    Alias, CaseStatement, Cond, Condition, DeleteStatement, DynIden, Expr, ExprTrait, InsertStatement, IntoIden,
+    LockType, OnConflict, Order, PostgresQueryBuilder, Query, ReturningClause, SelectStatement, TableName,
+    UpdateStatement, Value,
 };
 
-use crate::dialect::Flavor;
+use crate::dialect::{Flavor, LockWait};
 use crate::error::{FenceError, StatementProblem};
 use crate::schema::display;
 
@@ -22,8 +23,10 @@ pub(crate) const FENCE_COLUMN: &str = "fence_token";
 
 /// A row that is written under a fence: its table, its key, and the column that keeps the highest token.
 ///
-/// The key is the primary key or another unique one. With a key that several rows share, rows that are behind the fence
-/// would be passed over without a word.
+/// The key is the primary key or another unique one, with a value of the column's own kind. A key that several rows share
+/// is refused ([`StatementProblem::KeyOfSeveralRows`]), and nothing is written. Where the catalog does not prove that it
+/// names one row at most (no unique index, a view, a text compared with a number), a write costs a transaction in place of
+/// one statement, as that has to be seen under lock.
 ///
 /// ```
 /// use fence_store::Row;
@@ -114,11 +117,12 @@ impl Row {
         Ok(statement)
     }
 
-    /// The same statement for outside a transaction, where it must commit by itself. Where it would not (`autocommit = 0`
-    /// on MySQL) it matches nothing, and the look under lock that follows is a transaction with a COMMIT of its own.
-    pub(crate) fn alone(flavor: Flavor, mut statement: UpdateStatement) -> UpdateStatement {
-        if flavor == Flavor::MySql {
-            statement.and_where(Expr::cust("@@autocommit"));
+    /// The same statement for outside a transaction, where it must commit by itself and wait within a limit. Where it would
+    /// not commit (`autocommit = 0` on MySQL) it matches nothing, and the look under lock that follows is a transaction with
+    /// a COMMIT of its own.
+    pub(crate) fn alone(flavor: Flavor, wait: Option<LockWait>, mut statement: UpdateStatement) -> UpdateStatement {
+        if let Some(condition) = flavor.alone(wait) {
+            statement.and_where(condition);
         }
         statement
     }
@@ -173,21 +177,30 @@ impl Row {
         token: FencingToken,
         upsert: &Upsert,
     ) -> Result<InsertStatement, FenceError> {
-        self.accepts(upsert)?;
-        let mut columns: Vec<DynIden> = self.key.iter().map(|(column, _)| column.clone()).collect();
-        let mut values: Vec<Expr> = self.key.iter().map(|(_, value)| Expr::value(value.clone())).collect();
-        for (column, value) in &upsert.insert {
-            columns.push(column.clone());
-            values.push(value.clone());
-        }
-        columns.push(self.fence.clone());
-        values.push(token.get().into());
+        Self::insert_all(flavor, token, &[(self, upsert)])
+    }
 
+    /// The same for several rows of one kind, whose upserts insert the same columns.
+    pub(crate) fn insert_all(
+        flavor: Flavor,
+        token: FencingToken,
+        values: &[(&Self, &Upsert)],
+    ) -> Result<InsertStatement, FenceError> {
         let mut statement = Query::insert();
-        statement.into_table(self.table.clone()).columns(columns).values_panic(values);
-        if flavor != Flavor::MySql {
-            let key = self.key.iter().map(|(column, _)| column.clone());
-            statement.on_conflict(OnConflict::columns(key).do_nothing().to_owned()).returning_col(self.fence.clone());
+        for (row, upsert) in values {
+            row.accepts(upsert)?;
+            let key = || row.key.iter().map(|(column, _)| column.clone());
+            let columns = key().chain(upsert.insert.iter().map(|(column, _)| column.clone()));
+            statement.into_table(row.table.clone()).columns(columns.chain([row.fence.clone()]));
+            if flavor != Flavor::MySql {
+                statement.on_conflict(OnConflict::columns(key()).do_nothing().to_owned());
+                statement.returning_col(row.fence.clone());
+            }
+        }
+        for (row, upsert) in values {
+            let key = row.key.iter().map(|(_, value)| Expr::value(value.clone()));
+            let values = key.chain(upsert.insert.iter().map(|(_, value)| value.clone()));
+            statement.values_panic(values.chain([token.get().into()]));
         }
         Ok(statement)
     }
@@ -197,8 +210,82 @@ impl Row {
         Query::delete().from_table(self.table.clone()).cond_where(self.condition()).to_owned()
     }
 
+    /// The caller's UPDATE of several rows of one kind, fenced. Run while they are locked.
+    pub(crate) fn update_all(
+        rows: &[&Self],
+        token: FencingToken,
+        statement: &UpdateStatement,
+    ) -> Result<UpdateStatement, FenceError> {
+        let first = rows[0];
+        first.can_be_fenced(statement)?;
+        first.leaves_alone(statement.get_values().iter().map(|(column, _)| column))?;
+        let mut statement = statement.clone();
+        statement
+            .table(first.table.clone())
+            .value(first.fence.clone(), token.get())
+            .cond_where(Self::any_of(rows))
+            .and_where(Expr::col(first.fence.clone()).lt(token.get()));
+        Ok(statement)
+    }
+
+    /// Condemns several rows of one kind, as a guard wants it before they are deleted: see [`crate::guard`].
+    pub(crate) fn condemn_all(rows: &[&Self], token: FencingToken) -> UpdateStatement {
+        let first = rows[0];
+        Query::update()
+            .table(first.table.clone())
+            .value(first.fence.clone(), -token.get())
+            .cond_where(Self::any_of(rows))
+            .to_owned()
+    }
+
+    /// Deletes several rows of one kind. Run while they are locked.
+    pub(crate) fn delete_all(rows: &[&Self]) -> DeleteStatement {
+        Query::delete().from_table(rows[0].table.clone()).cond_where(Self::any_of(rows)).to_owned()
+    }
+
+    /// Locks several rows of one kind, in the order of their keys, and reads for each its place among `rows` and its fence.
+    pub(crate) fn lock_all(rows: &[&Self]) -> SelectStatement {
+        let mut place = CaseStatement::new();
+        for (index, row) in rows.iter().enumerate() {
+            place = place.case(row.condition(), i64::try_from(index).expect("fits"));
+        }
+        let first = rows[0];
+        let mut statement = Query::select();
+        statement
+            .expr(place)
+            .column(first.fence.clone())
+            .from(first.table.clone())
+            .cond_where(Self::any_of(rows))
+            .order_by_columns(first.key.iter().map(|(column, _)| (column.clone(), Order::Asc)))
+            .lock(LockType::Update);
+        statement
+    }
+
+    fn any_of(rows: &[&Self]) -> Condition {
+        match rows[0].key.as_slice() {
+            [(column, _)] => {
+                let values = rows.iter().map(|row| row.key[0].1.clone());
+                Cond::all().add(Expr::col(column.clone()).is_in(values))
+            }
+            _ => rows.iter().fold(Cond::any(), |any, row| any.add(row.condition())),
+        }
+    }
+
+    /// Whether both are rows of one table, named by the same columns and fenced by the same one, under the same rule.
+    pub(crate) fn is_like(&self, other: &Self) -> bool {
+        let columns = |row: &Self| row.key.iter().map(|(column, _)| column.clone()).collect::<Vec<_>>();
+        self.table == other.table
+            && self.fence == other.fence
+            && self.may_rewrite == other.may_rewrite
+            && columns(self) == columns(other)
+    }
+
     pub(crate) fn table(&self) -> &TableName {
         &self.table
+    }
+
+    pub(crate) fn key(&self) -> &[(DynIden, Value)] {
+        &self.key
     }
 
     pub(crate) fn fence(&self) -> &DynIden {
@@ -252,6 +339,11 @@ impl Row {
             sql.split(" SET ").next().unwrap_or_default().to_owned()
         };
         let table = || display(&self.table);
+        let (written, _) = statement.build(PostgresQueryBuilder);
+        let (returning, _) = statement.clone().returning_all().build(PostgresQueryBuilder);
+        if returning != [written.as_str(), " RETURNING *"].concat() {
+            return Err(StatementProblem::Returning.into());
+        }
         let found = begins(statement);
         if !found.starts_with("UPDATE ") {
             return Err(StatementProblem::With.into());
@@ -337,6 +429,11 @@ impl Upsert {
         self
     }
 
+    /// Whether both give a new row values for the same columns.
+    pub(crate) fn inserts_like(&self, other: &Self) -> bool {
+        self.insert.iter().map(|(column, _)| column).eq(other.insert.iter().map(|(column, _)| column))
+    }
+
     pub(crate) fn as_update(&self) -> UpdateStatement {
         Query::update().values(self.update.iter().cloned()).to_owned()
     }
@@ -385,8 +482,20 @@ mod tests {
     fn golden_sql_of_a_fenced_update_outside_a_transaction() {
         let update = Query::update().value("balance", 101).to_owned();
         check(
-            |flavor| sql(flavor, &Row::alone(flavor, account().update(token(), &update).unwrap())),
-            r#"UPDATE "accounts" SET "balance" = $1, "fence_token" = $2 WHERE "id" = $3 AND "fence_token" < $4"#,
+            |flavor| sql(flavor, &Row::alone(flavor, None, account().update(token(), &update).unwrap())),
+            r#"UPDATE "accounts" SET "balance" = $1, "fence_token" = $2 WHERE "id" = $3 AND "fence_token" < $4 AND (CASE current_setting('lock_timeout') WHEN '0' THEN set_config('lock_timeout', '10s', true) <> '' ELSE true END)"#,
+            "UPDATE `accounts` SET `balance` = ?, `fence_token` = ? WHERE `id` = ? AND `fence_token` < ? AND (@@autocommit)",
+            r#"UPDATE "accounts" SET "balance" = ?, "fence_token" = ? WHERE "id" = ? AND "fence_token" < ?"#,
+        );
+    }
+
+    #[test]
+    fn golden_sql_of_a_fenced_update_that_waits_as_long_as_it_is_told() {
+        let update = Query::update().value("balance", 101).to_owned();
+        let wait = Some(LockWait::new(std::time::Duration::from_millis(250)));
+        check(
+            |flavor| sql(flavor, &Row::alone(flavor, wait, account().update(token(), &update).unwrap())),
+            r#"UPDATE "accounts" SET "balance" = $1, "fence_token" = $2 WHERE "id" = $3 AND "fence_token" < $4 AND (set_config('lock_timeout', $5, true) <> '')"#,
             "UPDATE `accounts` SET `balance` = ?, `fence_token` = ? WHERE `id` = ? AND `fence_token` < ? AND (@@autocommit)",
             r#"UPDATE "accounts" SET "balance" = ?, "fence_token" = ? WHERE "id" = ? AND "fence_token" < ?"#,
         );
@@ -448,6 +557,52 @@ mod tests {
     }
 
     #[test]
+    fn golden_sql_of_several_rows() {
+        let rows = [account(), Row::new("accounts", "id", 43)];
+        let rows: Vec<&Row> = rows.iter().collect();
+        let update = Query::update().value("n", 1).to_owned();
+        check(
+            |flavor| sql(flavor, &Row::update_all(&rows, token(), &update).unwrap()),
+            r#"UPDATE "accounts" SET "n" = $1, "fence_token" = $2 WHERE "id" IN ($3, $4) AND "fence_token" < $5"#,
+            "UPDATE `accounts` SET `n` = ?, `fence_token` = ? WHERE `id` IN (?, ?) AND `fence_token` < ?",
+            r#"UPDATE "accounts" SET "n" = ?, "fence_token" = ? WHERE "id" IN (?, ?) AND "fence_token" < ?"#,
+        );
+        check(
+            |flavor| sql(flavor, &Row::delete_all(&rows)),
+            r#"DELETE FROM "accounts" WHERE "id" IN ($1, $2)"#,
+            "DELETE FROM `accounts` WHERE `id` IN (?, ?)",
+            r#"DELETE FROM "accounts" WHERE "id" IN (?, ?)"#,
+        );
+        check(
+            |flavor| sql(flavor, &Row::condemn_all(&rows, token())),
+            r#"UPDATE "accounts" SET "fence_token" = $1 WHERE "id" IN ($2, $3)"#,
+            "UPDATE `accounts` SET `fence_token` = ? WHERE `id` IN (?, ?)",
+            r#"UPDATE "accounts" SET "fence_token" = ? WHERE "id" IN (?, ?)"#,
+        );
+        check(
+            |flavor| sql(flavor, &Row::lock_all(&rows)),
+            r#"SELECT (CASE WHEN ("id" = $1) THEN $2 WHEN ("id" = $3) THEN $4 END), "fence_token" FROM "accounts" WHERE "id" IN ($5, $6) ORDER BY "id" ASC FOR UPDATE"#,
+            "SELECT (CASE WHEN (`id` = ?) THEN ? WHEN (`id` = ?) THEN ? END), `fence_token` FROM `accounts` WHERE `id` IN (?, ?) ORDER BY `id` ASC FOR UPDATE",
+            r#"SELECT (CASE WHEN ("id" = ?) THEN ? WHEN ("id" = ?) THEN ? END), "fence_token" FROM "accounts" WHERE "id" IN (?, ?) ORDER BY "id" ASC"#,
+        );
+        let upsert = Upsert::new().value("owner", "ann");
+        check(
+            |flavor| sql(flavor, &Row::insert_all(flavor, token(), &[(rows[0], &upsert), (rows[1], &upsert)]).unwrap()),
+            r#"INSERT INTO "accounts" ("id", "owner", "fence_token") VALUES ($1, $2, $3), ($4, $5, $6) ON CONFLICT ("id") DO NOTHING RETURNING "fence_token""#,
+            "INSERT INTO `accounts` (`id`, `owner`, `fence_token`) VALUES (?, ?, ?), (?, ?, ?)",
+            r#"INSERT INTO "accounts" ("id", "owner", "fence_token") VALUES (?, ?, ?), (?, ?, ?) ON CONFLICT ("id") DO NOTHING RETURNING "fence_token""#,
+        );
+        let lines = [account().and("line", 1), account().and("line", 2)];
+        let lines: Vec<&Row> = lines.iter().collect();
+        check(
+            |flavor| sql(flavor, &Row::delete_all(&lines)),
+            r#"DELETE FROM "accounts" WHERE ("id" = $1 AND "line" = $2) OR ("id" = $3 AND "line" = $4)"#,
+            "DELETE FROM `accounts` WHERE (`id` = ? AND `line` = ?) OR (`id` = ? AND `line` = ?)",
+            r#"DELETE FROM "accounts" WHERE ("id" = ? AND "line" = ?) OR ("id" = ? AND "line" = ?)"#,
+        );
+    }
+
+    #[test]
     fn the_fence_decides_by_the_number_alone() {
         let check = |row: &Row, fence, expected| assert_eq!(row.judge(token(), fence), expected, "{fence}");
         let strict = account();
@@ -486,6 +641,10 @@ mod tests {
         assert_eq!(problem(update().with_cte(WithClause::new().cte(with).to_owned())), StatementProblem::With);
         let chained = LogicalChainOper::Or(Expr::col("n").eq(0));
         assert_eq!(problem(update().and_or_where(chained)), StatementProblem::ChainedCondition);
+
+        for mut returning in [update().returning_all().take(), update().returning_col("n").take()] {
+            assert_eq!(problem(&mut returning), StatementProblem::Returning);
+        }
 
         assert!(account().update(token(), update().table("accounts")).is_ok());
         assert!(account().update(token(), update().value("note", "Chain").and_where(Expr::col("n").eq(0))).is_ok());

@@ -3,16 +3,22 @@
 //! Each operation takes a grant. That is the point of the crate: a write without a token does not compile.
 
 use std::fmt;
+use std::time::Duration;
 
 use redlock_core::{Grant, Resource};
-use sea_query::{IntoColumnRef, IntoIden, ReturningClause, TableName, UpdateStatement};
-use sqlx::{ColumnIndex, Decode, Pool, Type};
+use sea_query::{Expr, ExprTrait, IntoColumnRef, IntoIden, Query, TableName, UpdateStatement};
+use sqlx::{ColumnIndex, Database, Decode, Pool, Type};
+use sqlx_core::transaction::TransactionManager;
 
 use crate::check::{Checked, check_column};
-use crate::dialect::{Dialect, Flavor, Isolation, Rendered};
-use crate::error::{ColumnProblem, FenceError};
+use crate::dialect::{Dialect, Flavor, Isolation, LockWait, Rendered, Returning};
+use crate::error::{ColumnProblem, FenceError, StatementProblem};
+use crate::insert_select::InsertSelect;
+use crate::joined::Joined;
+use crate::key::KnownKeys;
 use crate::lease::Lease;
 use crate::ledger;
+use crate::many::{self, Batch, Verdict};
 use crate::row::{Row, Upsert};
 use crate::schema::{LedgerTable, POSTGRES_INSTALL_LOCK, RESOURCE, TOKEN, TRANSACTION_ID, display, find_unique_key};
 use crate::telemetry::record;
@@ -46,6 +52,9 @@ pub struct FenceStore<DB: Dialect> {
     ledger: LedgerTable,
     /// Tables, with their fence columns, that were found fit.
     checked: Checked,
+    keys: KnownKeys,
+    /// How long to wait for locks, if its user has said so.
+    lock_wait: Option<LockWait>,
 }
 
 impl<DB: Dialect> FenceStore<DB> {
@@ -58,7 +67,25 @@ impl<DB: Dialect> FenceStore<DB> {
     /// The same with another ledger table.
     #[must_use]
     pub fn with_ledger(pool: Pool<DB>, ledger: LedgerTable) -> Self {
-        Self { pool, ledger, checked: Checked::default() }
+        Self { pool, ledger, checked: Checked::default(), keys: KnownKeys::default(), lock_wait: None }
+    }
+
+    /// Limits how long a write or a transaction of this store waits for a lock that somebody else holds; at the end of it
+    /// stands [`FenceError::Conflict`].
+    ///
+    /// Without it: ten seconds on Postgres, unless the session or the role has a limit of its own; on MySQL what
+    /// `innodb_lock_wait_timeout` says, 50 seconds by default; on SQLite the busy timeout, 5 seconds in sqlx.
+    ///
+    /// On Postgres it holds for the store's own statements and transactions. MySQL and SQLite know of no limit for less than
+    /// a session, so there it stays on each connection of the pool that the store has used, and costs MySQL a round trip
+    /// per write. MySQL counts in seconds, and rounds up.
+    ///
+    /// A lock on a whole table, such as a migration takes, is waited for without this limit by a single statement on
+    /// Postgres (not in a transaction).
+    #[must_use]
+    pub fn lock_wait(mut self, wait: Duration) -> Self {
+        self.lock_wait = Some(LockWait::new(wait));
+        self
     }
 
     /// Opens a pool of connections to a URL, with sqlx's defaults, and a store on it.
@@ -163,13 +190,8 @@ impl<DB: Dialect> FenceStore<DB> {
         columns: impl IntoIterator<Item = C> + Send,
     ) -> Result<Claim<DB>, FenceError> {
         let grant = grant.as_ref();
-        let mut columns: Vec<_> = columns.into_iter().map(IntoColumnRef::into_column_ref).collect();
-        if columns.is_empty() {
-            // A claim of somebody who wants to know nothing; SQL has no word for that.
-            columns.push(row.fence().clone().into_column_ref());
-        }
-        let columns = ReturningClause::Columns(columns);
-        let result = raced!(self.try_claim(grant, row, &columns));
+        let claiming = write::Claiming::new(DB::FLAVOR, self.lock_wait, grant.token(), row, columns)?;
+        let result = raced!(self.try_claim(grant, row, &claiming));
         record::<DB, _>("claim", &result);
         Ok(Claim { store: self.clone(), grant: grant.clone(), row: row.clone().may_rewrite(), read: result? })
     }
@@ -203,8 +225,7 @@ impl<DB: Dialect> FenceStore<DB> {
     /// When it returns, no transaction of an older holder is open or can be opened on these resources, and one of a newer
     /// holder has to wait. A grant may open several, one after the other.
     ///
-    /// The wait has an end: the busy timeout on SQLite, `innodb_lock_wait_timeout` on MySQL, `lock_timeout` on Postgres, where
-    /// a transaction of ours waits ten seconds unless the session or the role has a limit of its own.
+    /// The wait has an end: see [`lock_wait`](Self::lock_wait).
     ///
     /// # Errors
     /// [`FenceError::Stale`]: nothing was run. [`FenceError::Conflict`] if another holder kept the rows for longer than the
@@ -235,17 +256,53 @@ impl<DB: Dialect> FenceStore<DB> {
         result
     }
 
+    /// Fences a transaction that the caller began: raises the ledger rows of the grant's resources in it, which keeps them
+    /// until the caller commits or rolls back.
+    ///
+    /// Do it first. What was read in the transaction before is out of the fence's reach: with a snapshot (repeatable read,
+    /// or any deferred transaction on SQLite) it may be what an older holder has changed since.
+    ///
+    /// ```no_run
+    /// # #[cfg(feature = "postgres")]
+    /// # async fn example(pool: sqlx::PgPool, store: fence_store::FenceStore<sqlx::Postgres>, guard: redlock_core::Grant)
+    /// # -> Result<(), Box<dyn std::error::Error>> {
+    /// let mut transaction = pool.begin().await?;
+    /// store.join(&mut transaction, &guard).await?;
+    /// sqlx::query("UPDATE accounts SET balance = 0").execute(&mut *transaction).await?;
+    /// transaction.commit().await?;
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// The transaction stays the caller's: nothing is committed or rolled back here. **After any error roll it back**, by
+    /// dropping it; the statements in it are not fenced then. It also keeps its own limit for waiting, if it has one.
+    ///
+    /// # Errors
+    /// As [`begin`](Self::begin); and [`StatementProblem::NoTransaction`](crate::StatementProblem::NoTransaction) if sqlx has begun none on
+    /// the connection, where the ledger's rows would be given up again at once.
+    ///
+    /// # Cancel safety
+    /// If the future is dropped, drop the transaction too.
+    pub async fn join<'c>(
+        &self,
+        connection: &'c mut DB::Connection,
+        grant: &(impl AsRef<Grant> + Sync),
+    ) -> Result<Joined<'c, DB>, FenceError> {
+        let result = self.try_join(connection, grant.as_ref()).await;
+        record::<DB, _>("join", &result);
+        result
+    }
+
     /// Updates a row, if its fence lets the grant's token pass, and raises the fence.
     ///
     /// The statement says what to write; `row` says where. It gains the fence:
     ///
     /// ```sql
-    /// UPDATE "accounts" SET "balance" = $1, "fence_token" = $2 WHERE "id" = $3 AND "fence_token" < $4 -- Postgres
+    /// UPDATE "accounts" SET "balance" = $1, "fence_token" = $2 WHERE "id" = $3 AND "fence_token" < $4 AND (...) -- Postgres
     /// UPDATE `accounts` SET `balance` = ?, `fence_token` = ? WHERE `id` = ? AND `fence_token` < ? AND (@@autocommit) -- MySQL
     /// UPDATE "accounts" SET "balance" = ?, "fence_token" = ? WHERE "id" = ? AND "fence_token" < ? -- SQLite
     /// ```
     ///
-    /// On Postgres the names of the values' types follow as a comment.
+    /// What stands for (...) on Postgres limits the wait for the row, and the names of the values' types follow as a comment.
     ///
     /// One statement and one round trip, if it is applied. It protects this row and no more. If the new value depends on
     /// what was read, begin with [`claim`](Self::claim).
@@ -310,10 +367,174 @@ impl<DB: Dialect> FenceStore<DB> {
         result
     }
 
+    /// Updates a row as [`update`](Self::update) does, and returns columns of it as it is then. On Postgres and SQLite; on
+    /// MySQL, which has no such statement, it does not compile:
+    ///
+    /// ```compile_fail,E0277
+    /// # async fn example(store: fence_store::FenceStore<sqlx::MySql>, grant: redlock_core::Grant) {
+    /// # let row = fence_store::Row::new("accounts", "id", 42);
+    /// store.update_returning(&grant, &row, sea_query::Query::update().value("balance", 0), ["balance"]).await;
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`update`](Self::update).
+    ///
+    /// # Cancel safety
+    /// As [`update`](Self::update).
+    pub async fn update_returning<C: IntoColumnRef>(
+        &self,
+        grant: &(impl AsRef<Grant> + Sync),
+        row: &Row,
+        statement: &UpdateStatement,
+        columns: impl IntoIterator<Item = C> + Send,
+    ) -> Result<DB::Row, FenceError>
+    where
+        DB: Returning,
+    {
+        let grant = grant.as_ref();
+        let mut statement = row.update(grant.token(), statement)?;
+        statement.returning(Query::returning().columns(columns));
+        let alone = DB::FLAVOR.render(&Row::alone(DB::FLAVOR, self.lock_wait, statement.clone()))?;
+        let statement = DB::FLAVOR.render(&statement)?;
+        let result = raced!(self.try_update_returning(grant, row, &alone, &statement));
+        record::<DB, _>("update_returning", &result);
+        result
+    }
+
+    /// Deletes a row as [`delete`](Self::delete) does, and returns columns of it as it was (but for the fence, which a delete
+    /// lowers first). On Postgres and SQLite.
+    ///
+    /// # Errors
+    /// As [`delete`](Self::delete).
+    ///
+    /// # Cancel safety
+    /// As [`update`](Self::update).
+    pub async fn delete_returning<C: IntoColumnRef>(
+        &self,
+        grant: &(impl AsRef<Grant> + Sync),
+        row: &Row,
+        columns: impl IntoIterator<Item = C> + Send,
+    ) -> Result<DB::Row, FenceError>
+    where
+        DB: Returning,
+    {
+        let statement = row.delete().returning(Query::returning().columns(columns)).to_owned();
+        let statement = DB::FLAVOR.render(&statement)?;
+        let result = raced!(self.try_delete_returning(grant.as_ref(), row, &statement));
+        record::<DB, _>("delete_returning", &result);
+        result
+    }
+
+    /// Inserts the rows that a query gives, each under the grant's token. In one transaction, which holds the grant's ledger
+    /// rows: no row comes back that a newer holder has deleted. A row that is there already is an error of the database,
+    /// and nothing was written then.
+    ///
+    /// # Errors
+    /// [`FenceError::Stale`], and those of any write.
+    ///
+    /// # Cancel safety
+    /// As [`update`](Self::update).
+    pub async fn insert_select(
+        &self,
+        grant: &(impl AsRef<Grant> + Sync),
+        insert: &InsertSelect,
+    ) -> Result<Applied, FenceError> {
+        let grant = grant.as_ref();
+        let statement = DB::FLAVOR.render(&insert.statement(grant.token())?)?;
+        let result = raced!(self.try_insert_select(grant, insert, &statement));
+        record::<DB, _>("insert_select", &result);
+        result
+    }
+
+    /// Updates many rows of one table by one statement, each if its own fence lets the grant's token pass: a verdict for
+    /// each, in the order of `rows`.
+    ///
+    /// In one transaction: what was applied is committed together, and what was refused was left alone. For all or nothing
+    /// use [`Transaction::update_rows`], and roll back unless every verdict is [`Verdict::Applied`].
+    ///
+    /// Two statements for up to 200 rows (one that locks them, in the order of their keys, and one that writes), and one or
+    /// two more for each row that is not there or is rewritten under the same token.
+    ///
+    /// ```no_run
+    /// # #[cfg(feature = "postgres")]
+    /// # async fn example(store: fence_store::FenceStore<sqlx::Postgres>, guard: redlock_core::Grant)
+    /// # -> Result<(), fence_store::FenceError> {
+    /// use fence_store::{Row, Verdict};
+    /// use sea_query::Query;
+    ///
+    /// let rows = [1, 2, 3].map(|id| Row::new("accounts", "id", id));
+    /// for (row, verdict) in rows.iter().zip(store.update_rows(&guard, &rows, Query::update().value("open", false)).await?) {
+    ///     if let Verdict::Stale { highest } = verdict {
+    ///         println!("{row} has been written under {highest}");
+    ///     }
+    /// }
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`update`](Self::update), but for what the verdicts say. Nothing was written then.
+    ///
+    /// # Cancel safety
+    /// As [`update`](Self::update).
+    pub async fn update_rows(
+        &self,
+        grant: &(impl AsRef<Grant> + Sync),
+        rows: &[Row],
+        statement: &UpdateStatement,
+    ) -> Result<Vec<Verdict>, FenceError> {
+        let batch = Batch::new(rows)?;
+        let result = raced!(self.try_update_rows(grant.as_ref(), &batch, statement));
+        record::<DB, _>("update_rows", &result);
+        result
+    }
+
+    /// Inserts or updates many rows of one table, each as [`upsert`](Self::upsert) does: a verdict for each, in the order
+    /// of `upserts`.
+    ///
+    /// In one transaction, which holds the grant's ledger rows. Rows that are not there are inserted by one statement for
+    /// those that get the same columns, rows that are there are updated by one for those that are written alike.
+    ///
+    /// # Errors
+    /// As [`upsert`](Self::upsert), but for what the verdicts say. Nothing was written then.
+    ///
+    /// # Cancel safety
+    /// As [`update`](Self::update).
+    pub async fn upsert_rows(
+        &self,
+        grant: &(impl AsRef<Grant> + Sync),
+        upserts: &[(Row, Upsert)],
+    ) -> Result<Vec<Verdict>, FenceError> {
+        let batch = Batch::of_upserts(upserts)?;
+        let result = raced!(self.try_upsert_rows(grant.as_ref(), &batch, upserts));
+        record::<DB, _>("upsert_rows", &result);
+        result
+    }
+
+    /// Deletes many rows of one table, each as [`delete`](Self::delete) does: a verdict for each, in the order of `rows`.
+    /// The ledger remembers for all of them, also for those that were not there.
+    ///
+    /// # Errors
+    /// As [`delete`](Self::delete), but for what the verdicts say. Nothing was written then.
+    ///
+    /// # Cancel safety
+    /// As [`update`](Self::update).
+    pub async fn delete_rows(
+        &self,
+        grant: &(impl AsRef<Grant> + Sync),
+        rows: &[Row],
+    ) -> Result<Vec<Verdict>, FenceError> {
+        let batch = Batch::new(rows)?;
+        let result = raced!(self.try_delete_rows(grant.as_ref(), &batch));
+        record::<DB, _>("delete_rows", &result);
+        result
+    }
+
     /// What became of a transaction whose commit got no answer.
     ///
-    /// Waits until no transaction on the resource is open any more, so the answer is final. Another transaction under the
-    /// same grant leaves a mark in the same place; where such a one is found, the answer is [`Settled::Undecided`].
+    /// Waits until no transaction on the resource is open any more, so the answer is final. It is exact if no other
+    /// transaction on the resource has been committed since; otherwise it may be [`Settled::Undecided`] or
+    /// [`Settled::Superseded`].
     ///
     /// # Errors
     /// [`FenceError::Conflict`] if the transaction is open for longer than the database waits, and other database errors.
@@ -326,12 +547,7 @@ impl<DB: Dialect> FenceStore<DB> {
         let own = ledger::new_transaction_id();
         let entry = ledger::entry_after_others(&mut lease, &self.ledger, &ticket.resource, own).await;
         lease.rollback().await;
-        Ok(match entry? {
-            Some(entry) if entry.transaction_id == ticket.transaction_id => Settled::Committed,
-            Some(entry) if ticket.token.get() < entry.token => Settled::Superseded { highest: entry.token },
-            Some(entry) if ticket.token.get() == entry.token => Settled::Undecided,
-            _ => Settled::NotCommitted,
-        })
+        Ok(ticket.judge(entry?))
     }
 
     /// The highest token that the ledger knows for a resource; `None` if it was never written through the ledger.
@@ -348,6 +564,41 @@ impl<DB: Dialect> FenceStore<DB> {
         Ok(highest.map(|(token, _)| token))
     }
 
+    /// The highest token in the ledger, of all resources; `None` while it is empty.
+    ///
+    /// After Redis was wiped, new tokens must be minted above this and above [`highest_fence`](Self::highest_fence) of each
+    /// table whose rows have fences of their own, which the ledger hears of only when rows are inserted or deleted. Below
+    /// them every grant would be told *stale*.
+    ///
+    /// # Errors
+    /// [`FenceError::SchemaMissing`] and other database errors.
+    ///
+    /// # Cancel safety
+    /// Reads only.
+    pub async fn highest_token_of_all(&self) -> Result<Option<i64>, FenceError> {
+        let mut lease = self.lease().await?;
+        self.check_ledger(&mut lease).await?;
+        highest_of(&mut lease, &self.ledger.table_name(), TOKEN).await
+    }
+
+    /// The highest fence of a table's rows; `None` while it is empty. Reads the whole table, unless the column has an index.
+    ///
+    /// # Errors
+    /// [`FenceError::Column`], [`FenceError::SchemaMissing`] and other database errors.
+    ///
+    /// # Cancel safety
+    /// Reads only.
+    pub async fn highest_fence(
+        &self,
+        table: impl Into<TableName>,
+        column: impl IntoIden,
+    ) -> Result<Option<i64>, FenceError> {
+        let (table, column) = (table.into(), column.into_iden());
+        let mut lease = self.lease().await?;
+        self.checked.fence(&mut lease, &table, &column.to_string()).await?;
+        highest_of(&mut lease, &table, column).await
+    }
+
     /// The fence of a row: the token under which it was last written or claimed, 0 if never; `None` without such a row.
     ///
     /// # Errors
@@ -359,9 +610,8 @@ impl<DB: Dialect> FenceStore<DB> {
         let mut lease = self.lease().await?;
         self.check_row(&mut lease, row).await?;
         let query = DB::query(DB::FLAVOR.render(&row.read())?);
-        let found = lease.fetch_optional(query).await.map_err(FenceError::of_statement)?;
-        let fence = found.map(|row| DB::integer(&row, 0)).transpose();
-        Ok(fence.map_err(|source| FenceError::Database { source })?.flatten())
+        let found = lease.fetch_all(query).await.map_err(FenceError::of_statement)?;
+        write::one_fence::<DB>(row, &found)
     }
 
     async fn try_begin(&self, grant: &Grant, isolation: Isolation) -> Result<Transaction<DB>, FenceError> {
@@ -371,9 +621,7 @@ impl<DB: Dialect> FenceStore<DB> {
         let transaction_id = ledger::new_transaction_id();
         let raised = ledger::raise(&mut lease, &self.ledger, grant.resources(), grant.token(), transaction_id).await;
         match raised {
-            Ok(()) => {
-                Ok(Transaction::new(lease, self.ledger.clone(), grant.clone(), transaction_id, self.checked.clone()))
-            }
+            Ok(marks) => Ok(Transaction::new(lease, self.ledger.clone(), grant.clone(), marks, self.checked.clone())),
             Err(error) => {
                 lease.rollback().await;
                 Err(error)
@@ -381,9 +629,24 @@ impl<DB: Dialect> FenceStore<DB> {
         }
     }
 
+    async fn try_join<'c>(
+        &self,
+        connection: &'c mut DB::Connection,
+        grant: &Grant,
+    ) -> Result<Joined<'c, DB>, FenceError> {
+        if <DB as Database>::TransactionManager::get_transaction_depth(connection) == 0 {
+            return Err(StatementProblem::NoTransaction.into());
+        }
+        let mut lease = Lease::lent(connection);
+        self.check_ledger(&mut lease).await?;
+        let id = ledger::new_transaction_id();
+        let marks = ledger::raise(&mut lease, &self.ledger, grant.resources(), grant.token(), id).await?;
+        Ok(Joined::new(lease, self.ledger.clone(), grant.clone(), marks, self.checked.clone()))
+    }
+
     async fn raced_update(&self, grant: &Grant, row: &Row, statement: &UpdateStatement) -> Result<Applied, FenceError> {
         let statement = row.update(grant.token(), statement)?;
-        let alone = DB::FLAVOR.render(&Row::alone(DB::FLAVOR, statement.clone()))?;
+        let alone = DB::FLAVOR.render(&Row::alone(DB::FLAVOR, self.lock_wait, statement.clone()))?;
         let statement = DB::FLAVOR.render(&statement)?;
         raced!(self.try_update(grant, row, &alone, &statement))
     }
@@ -397,9 +660,11 @@ impl<DB: Dialect> FenceStore<DB> {
     ) -> Result<Applied, FenceError> {
         let mut lease = self.lease().await?;
         self.check_row(&mut lease, row).await?;
-        let first = write::update(&mut lease, alone.clone()).await;
-        if let Some(applied) = first.map_err(FenceError::of_commit)? {
-            return Ok(applied);
+        if self.keys.name_one_row(&mut lease, row).await? {
+            let first = write::update_alone(&mut lease, alone.clone()).await;
+            if let Some(applied) = first.map_err(FenceError::of_commit)? {
+                return Ok(applied);
+            }
         }
         begin(&mut lease, Isolation::default()).await?;
         let result = write::update_under_lock(&mut lease, &self.ledger, grant, row, statement.clone()).await;
@@ -409,12 +674,14 @@ impl<DB: Dialect> FenceStore<DB> {
     async fn try_upsert(&self, grant: &Grant, row: &Row, upsert: &Upsert) -> Result<Applied, FenceError> {
         row.accepts(upsert)?;
         let update = row.update(grant.token(), &upsert.as_update())?;
-        let update = DB::FLAVOR.render(&Row::alone(DB::FLAVOR, update))?;
+        let update = DB::FLAVOR.render(&Row::alone(DB::FLAVOR, self.lock_wait, update))?;
         let mut lease = self.lease().await?;
         self.check_row(&mut lease, row).await?;
-        let first = write::update(&mut lease, update).await;
-        if let Some(applied) = first.map_err(FenceError::of_commit)? {
-            return Ok(applied);
+        if self.keys.name_one_row(&mut lease, row).await? {
+            let first = write::update_alone(&mut lease, update).await;
+            if let Some(applied) = first.map_err(FenceError::of_commit)? {
+                return Ok(applied);
+            }
         }
         self.begin_on_ledger(&mut lease, grant).await?;
         let result = write::upsert_under_lock(&mut lease, grant, row, upsert).await;
@@ -434,30 +701,36 @@ impl<DB: Dialect> FenceStore<DB> {
         }
     }
 
-    async fn try_claim(&self, grant: &Grant, row: &Row, columns: &ReturningClause) -> Result<DB::Row, FenceError> {
-        let token = grant.token();
-        let raise = row.claim(DB::FLAVOR, token, columns);
-        let alone = DB::FLAVOR.render(&Row::alone(DB::FLAVOR, raise.clone()))?;
-        let statements = write::Claiming {
-            raise: DB::FLAVOR.render(&raise)?,
-            read: DB::FLAVOR.render(&row.select_claimed(token, columns))?,
-        };
+    async fn try_update_returning(
+        &self,
+        grant: &Grant,
+        row: &Row,
+        alone: &Rendered,
+        statement: &Rendered,
+    ) -> Result<DB::Row, FenceError> {
         let mut lease = self.lease().await?;
         self.check_row(&mut lease, row).await?;
-        let first = write::claim(&mut lease, alone, &statements.read).await;
-        // The fence may have been raised before the answer was lost, so this is no error like any other.
-        if let Some(read) = first.map_err(FenceError::of_commit)? {
-            return Ok(read);
+        if self.keys.name_one_row(&mut lease, row).await? {
+            let first = lease.fetch_optional(DB::query(alone.clone())).await;
+            if let Some(written) = first.map_err(FenceError::of_commit)? {
+                return Ok(written);
+            }
         }
         begin(&mut lease, Isolation::default()).await?;
-        match write::claim_under_lock(&mut lease, grant, row, &statements).await {
-            Err(FenceError::NoSuchRow { .. }) => lease.rollback().await,
-            result => return end(lease, result).await,
-        }
-        // "There is no row" was read under this grant, and what is read under a claim must hold against older holders: they
-        // could insert it now. So the ledger is raised before it is looked for again, and stays raised.
+        let result = write::update_returning(&mut lease, &self.ledger, grant, row, statement.clone()).await;
+        end(lease, result).await
+    }
+
+    async fn try_delete_returning(
+        &self,
+        grant: &Grant,
+        row: &Row,
+        statement: &Rendered,
+    ) -> Result<DB::Row, FenceError> {
+        let mut lease = self.lease().await?;
+        self.check_row(&mut lease, row).await?;
         self.begin_on_ledger(&mut lease, grant).await?;
-        match write::claim_under_lock(&mut lease, grant, row, &statements).await {
+        match write::delete_returning(&mut lease, grant, row, statement.clone()).await {
             Err(FenceError::NoSuchRow { table }) => {
                 lease.commit().await.map_err(FenceError::of_commit)?;
                 Err(FenceError::NoSuchRow { table })
@@ -466,7 +739,91 @@ impl<DB: Dialect> FenceStore<DB> {
         }
     }
 
-    async fn begin_on_ledger(&self, lease: &mut Lease<DB>, grant: &Grant) -> Result<(), FenceError> {
+    async fn try_insert_select(
+        &self,
+        grant: &Grant,
+        insert: &InsertSelect,
+        statement: &Rendered,
+    ) -> Result<Applied, FenceError> {
+        let mut lease = self.lease().await?;
+        self.checked.fence(&mut lease, insert.table(), &insert.fence().to_string()).await?;
+        self.begin_on_ledger(&mut lease, grant).await?;
+        let result = execute(&mut lease, statement.clone()).await;
+        end(lease, result.map(|result| Applied { rows: DB::rows_affected(&result) })).await
+    }
+
+    async fn try_update_rows(
+        &self,
+        grant: &Grant,
+        batch: &Batch<'_>,
+        statement: &UpdateStatement,
+    ) -> Result<Vec<Verdict>, FenceError> {
+        let Some(first) = batch.first() else {
+            return Ok(Vec::new());
+        };
+        first.update(grant.token(), statement)?;
+        let mut lease = self.lease().await?;
+        self.check_row(&mut lease, first).await?;
+        begin(&mut lease, Isolation::default()).await?;
+        let result = many::update(&mut lease, &self.ledger, grant, batch, statement).await;
+        end(lease, result).await
+    }
+
+    async fn try_upsert_rows(
+        &self,
+        grant: &Grant,
+        batch: &Batch<'_>,
+        upserts: &[(Row, Upsert)],
+    ) -> Result<Vec<Verdict>, FenceError> {
+        let Some(first) = batch.first() else {
+            return Ok(Vec::new());
+        };
+        let mut lease = self.lease().await?;
+        self.check_row(&mut lease, first).await?;
+        self.begin_on_ledger(&mut lease, grant).await?;
+        let result = many::upsert(&mut lease, grant, batch, upserts).await;
+        end(lease, result).await
+    }
+
+    async fn try_delete_rows(&self, grant: &Grant, batch: &Batch<'_>) -> Result<Vec<Verdict>, FenceError> {
+        let Some(first) = batch.first() else {
+            return Ok(Vec::new());
+        };
+        let mut lease = self.lease().await?;
+        self.check_row(&mut lease, first).await?;
+        self.begin_on_ledger(&mut lease, grant).await?;
+        let result = many::delete(&mut lease, grant, batch).await;
+        end(lease, result).await
+    }
+
+    async fn try_claim(&self, grant: &Grant, row: &Row, claiming: &write::Claiming) -> Result<DB::Row, FenceError> {
+        let mut lease = self.lease().await?;
+        self.check_row(&mut lease, row).await?;
+        if self.keys.name_one_row(&mut lease, row).await? {
+            let first = write::claim_alone(&mut lease, claiming).await;
+            // The fence may have been raised before the answer was lost, so this is no error like any other.
+            if let Some(read) = first.map_err(FenceError::of_commit)? {
+                return Ok(read);
+            }
+        }
+        begin(&mut lease, Isolation::default()).await?;
+        match write::claim_under_lock(&mut lease, grant, row, claiming).await {
+            Err(FenceError::NoSuchRow { .. }) => lease.rollback().await,
+            result => return end(lease, result).await,
+        }
+        // "There is no row" was read under this grant, and what is read under a claim must hold against older holders: they
+        // could insert it now. So the ledger is raised before it is looked for again, and stays raised.
+        self.begin_on_ledger(&mut lease, grant).await?;
+        match write::claim_under_lock(&mut lease, grant, row, claiming).await {
+            Err(FenceError::NoSuchRow { table }) => {
+                lease.commit().await.map_err(FenceError::of_commit)?;
+                Err(FenceError::NoSuchRow { table })
+            }
+            result => end(lease, result).await,
+        }
+    }
+
+    async fn begin_on_ledger(&self, lease: &mut Lease<'_, DB>, grant: &Grant) -> Result<(), FenceError> {
         self.check_ledger(lease).await?;
         begin(lease, Isolation::default()).await?;
         let id = ledger::new_transaction_id();
@@ -474,19 +831,23 @@ impl<DB: Dialect> FenceStore<DB> {
         if raised.is_err() {
             lease.rollback().await;
         }
-        raised
+        raised.map(|_| ())
     }
 
-    pub(crate) async fn lease(&self) -> Result<Lease<DB>, FenceError> {
-        Lease::acquire(&self.pool).await.map_err(|source| FenceError::Database { source })
+    pub(crate) async fn lease(&self) -> Result<Lease<'static, DB>, FenceError> {
+        let mut lease = Lease::acquire(&self.pool).await.map_err(|source| FenceError::Database { source })?;
+        if let Some(wait) = self.lock_wait {
+            lease.limit_wait(wait).await.map_err(FenceError::of_statement)?;
+        }
+        Ok(lease)
     }
 
-    async fn check_row(&self, lease: &mut Lease<DB>, row: &Row) -> Result<(), FenceError> {
+    async fn check_row(&self, lease: &mut Lease<'_, DB>, row: &Row) -> Result<(), FenceError> {
         row.has_a_key()?;
         self.checked.fence(lease, row.table(), &row.fence().to_string()).await
     }
 
-    async fn check_ledger(&self, lease: &mut Lease<DB>) -> Result<(), FenceError> {
+    async fn check_ledger(&self, lease: &mut Lease<'_, DB>) -> Result<(), FenceError> {
         let table = self.ledger.table_name();
         self.checked.fence(lease, &table, TRANSACTION_ID).await?;
         if !self.checked.contains(&table, TOKEN) && DB::FLAVOR == Flavor::MySql {
@@ -502,7 +863,13 @@ impl<DB: Dialect> FenceStore<DB> {
 
 impl<DB: Dialect> Clone for FenceStore<DB> {
     fn clone(&self) -> Self {
-        Self { pool: self.pool.clone(), ledger: self.ledger.clone(), checked: self.checked.clone() }
+        Self {
+            pool: self.pool.clone(),
+            ledger: self.ledger.clone(),
+            checked: self.checked.clone(),
+            keys: self.keys.clone(),
+            lock_wait: self.lock_wait,
+        }
     }
 }
 
@@ -569,16 +936,28 @@ impl<DB: Dialect> fmt::Debug for Claim<DB> {
     }
 }
 
-async fn begin<DB: Dialect>(lease: &mut Lease<DB>, isolation: Isolation) -> Result<(), FenceError> {
+async fn begin<DB: Dialect>(lease: &mut Lease<'_, DB>, isolation: Isolation) -> Result<(), FenceError> {
     lease.begin(isolation).await.map_err(FenceError::of_statement)
 }
 
-async fn execute<DB: Dialect>(lease: &mut Lease<DB>, statement: Rendered) -> Result<DB::QueryResult, FenceError> {
+async fn highest_of<DB: Dialect>(
+    lease: &mut Lease<'_, DB>,
+    table: &TableName,
+    column: impl IntoIden,
+) -> Result<Option<i64>, FenceError> {
+    let highest = Query::select().expr(Expr::col(column.into_iden()).max()).from(table.clone()).to_owned();
+    let query = DB::query(DB::FLAVOR.render(&highest)?);
+    let row = lease.fetch_optional(query).await.map_err(FenceError::of_statement)?;
+    let highest = row.map(|row| DB::integer(&row, 0)).transpose();
+    Ok(highest.map_err(|source| FenceError::Database { source })?.flatten())
+}
+
+async fn execute<DB: Dialect>(lease: &mut Lease<'_, DB>, statement: Rendered) -> Result<DB::QueryResult, FenceError> {
     lease.execute(DB::query(statement)).await.map_err(FenceError::of_statement)
 }
 
 /// Commits what was applied, rolls back what was not.
-async fn end<DB: Dialect, T>(mut lease: Lease<DB>, result: Result<T, FenceError>) -> Result<T, FenceError> {
+async fn end<DB: Dialect, T>(mut lease: Lease<'static, DB>, result: Result<T, FenceError>) -> Result<T, FenceError> {
     if result.is_ok() {
         let committed = lease.commit().await;
         lease.rollback().await;

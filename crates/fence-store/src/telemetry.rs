@@ -5,8 +5,8 @@ use crate::error::FenceError;
 
 /// Counts fenced operations by `database`, `operation` and `outcome`.
 ///
-/// `outcome` is `applied`, `stale`, `already_written`, `no_such_row`, `conflict`, `unknown`, `misconfigured` or `error`. A
-/// `stale` that does not come with an expired lock deserves a look: somebody works under a token that is not theirs.
+/// `outcome` is `applied`, `stale`, `already_written`, `no_such_row`, `conflict`, `unknown`, `lock_over`, `misconfigured` or `error`.
+/// A `stale` that does not come with an expired lock deserves a look: somebody works under a token that is not theirs.
 pub const OPERATIONS: &str = "fence_store_operations_total";
 
 pub(crate) fn record<DB: Dialect, T>(operation: &'static str, result: &Result<T, FenceError>) {
@@ -17,6 +17,7 @@ pub(crate) fn record<DB: Dialect, T>(operation: &'static str, result: &Result<T,
         Err(FenceError::NoSuchRow { .. }) => "no_such_row",
         Err(FenceError::Conflict { .. }) => "conflict",
         Err(FenceError::Unknown { .. }) => "unknown",
+        Err(FenceError::LockOver { .. }) => "lock_over",
         Err(FenceError::SchemaMissing { .. } | FenceError::Column(_) | FenceError::Statement(_)) => "misconfigured",
         Err(FenceError::Database { .. }) => "error",
     };

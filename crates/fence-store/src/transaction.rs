@@ -7,13 +7,15 @@
 use std::fmt;
 
 use redlock_core::{Grant, Resource};
-use sea_query::{QueryStatementWriter, UpdateStatement};
+use sea_query::{IntoColumnRef, QueryStatementWriter, UpdateStatement};
 use sqlx::Execute;
 
 use crate::check::Checked;
 use crate::dialect::{BoxFuture, Dialect};
 use crate::error::FenceError;
 use crate::lease::Lease;
+use crate::ledger::{self, Entry, Marks};
+use crate::many::{self, Batch, Verdict};
 use crate::row::{Row, Upsert};
 use crate::schema::LedgerTable;
 use crate::statement::Opened;
@@ -31,10 +33,10 @@ const RELEASE: &str = "RELEASE SAVEPOINT fence_store_unwatched";
 /// the middle of a statement, never returns open to the pool: it is rolled back first, or its connection is closed.
 #[must_use = "a transaction that is dropped is rolled back"]
 pub struct Transaction<DB: Dialect> {
-    lease: Lease<DB>,
+    lease: Lease<'static, DB>,
     ledger: LedgerTable,
     grant: Grant,
-    transaction_id: i64,
+    marks: Marks,
     /// Tables that were found fit.
     checked: Checked,
     /// Why it was rolled back before its end.
@@ -54,7 +56,26 @@ struct Failure {
 pub struct Ticket {
     pub(crate) resource: Resource,
     pub(crate) token: redlock_core::FencingToken,
-    pub(crate) transaction_id: i64,
+    pub(crate) marks: Marks,
+}
+
+impl Ticket {
+    pub(crate) fn new(grant: &Grant, marks: Marks) -> Self {
+        Self { resource: ledger::first(grant.resources()).clone(), token: grant.token(), marks }
+    }
+
+    /// What the mark that is there now says of the transaction.
+    pub(crate) fn judge(&self, entry: Option<Entry>) -> Settled {
+        match entry {
+            Some(entry) if entry.mark == self.marks.own => Settled::Committed,
+            // Nobody has been here since the transaction began, itself included. 0 says nothing: programs in other languages
+            // leave it, each time they raise the row.
+            Some(entry) if entry.mark == self.marks.before && entry.mark != 0 => Settled::NotCommitted,
+            Some(entry) if self.token.get() < entry.token => Settled::Superseded { highest: entry.token },
+            Some(entry) if self.token.get() == entry.token => Settled::Undecided,
+            _ => Settled::NotCommitted,
+        }
+    }
 }
 
 /// What became of a transaction whose commit got no answer.
@@ -64,9 +85,9 @@ pub enum Settled {
     Committed,
     /// It was rolled back: run it again while the lock is held.
     NotCommitted,
-    /// The mark in the ledger is of another transaction under the same grant. If that one came before, this one was not
-    /// kept; if it came after, the trace is gone. Look at what it should have written, or keep to one transaction at a time
-    /// and settle it before the next.
+    /// Another transaction under the same grant has been committed since this one began, and its mark is where that of this
+    /// one would be. Look at what it should have written, or settle each transaction before the next is begun: then the
+    /// answer is exact.
     Undecided,
     /// A newer holder has been here since, and the trace is gone. The newer holder saw whatever was committed.
     Superseded {
@@ -77,13 +98,13 @@ pub enum Settled {
 
 impl<DB: Dialect> Transaction<DB> {
     pub(crate) fn new(
-        lease: Lease<DB>,
+        lease: Lease<'static, DB>,
         ledger: LedgerTable,
         grant: Grant,
-        transaction_id: i64,
+        marks: Marks,
         checked: Checked,
     ) -> Self {
-        Self { lease, ledger, grant, transaction_id, checked, failed: None, unwatched: false }
+        Self { lease, ledger, grant, marks, checked, failed: None, unwatched: false }
     }
 
     /// Runs a sqlx query.
@@ -180,15 +201,9 @@ impl<DB: Dialect> Transaction<DB> {
     /// # Cancel safety
     /// As [`execute`](Self::execute).
     pub async fn update(&mut self, row: &Row, statement: &UpdateStatement) -> Result<Applied, FenceError> {
-        let statement = row.update(self.grant.token(), statement)?;
-        let statement = DB::FLAVOR.render(&statement)?;
+        let statement = DB::FLAVOR.render(&row.update(self.grant.token(), statement)?)?;
         self.check(row).await?;
-        let first = write::update(&mut self.lease, statement.clone()).await;
-        let result = match first {
-            Ok(Some(applied)) => Ok(applied),
-            Ok(None) => write::update_under_lock(&mut self.lease, &self.ledger, &self.grant, row, statement).await,
-            Err(error) => Err(FenceError::of_statement(error)),
-        };
+        let result = write::update_within(&mut self.lease, &self.ledger, &self.grant, row, statement).await;
         self.watch(result).await
     }
 
@@ -220,6 +235,80 @@ impl<DB: Dialect> Transaction<DB> {
         self.watch(result).await
     }
 
+    /// Updates many rows by one statement, as [`FenceStore::update_rows`](crate::FenceStore::update_rows) does.
+    ///
+    /// # Errors
+    /// The same. A verdict rolls nothing back: that is for whoever reads it.
+    ///
+    /// # Cancel safety
+    /// As [`execute`](Self::execute).
+    pub async fn update_rows(&mut self, rows: &[Row], statement: &UpdateStatement) -> Result<Vec<Verdict>, FenceError> {
+        let batch = Batch::new(rows)?;
+        let Some(first) = batch.first() else {
+            return Ok(Vec::new());
+        };
+        first.update(self.grant.token(), statement)?;
+        self.check(first).await?;
+        let result = many::update(&mut self.lease, &self.ledger, &self.grant, &batch, statement).await;
+        self.watch(result).await
+    }
+
+    /// Inserts or updates many rows, as [`FenceStore::upsert_rows`](crate::FenceStore::upsert_rows) does.
+    ///
+    /// # Errors
+    /// The same. A verdict rolls nothing back: that is for whoever reads it.
+    ///
+    /// # Cancel safety
+    /// As [`execute`](Self::execute).
+    pub async fn upsert_rows(&mut self, upserts: &[(Row, Upsert)]) -> Result<Vec<Verdict>, FenceError> {
+        let batch = Batch::of_upserts(upserts)?;
+        let Some(first) = batch.first() else {
+            return Ok(Vec::new());
+        };
+        self.check(first).await?;
+        let result = many::upsert(&mut self.lease, &self.grant, &batch, upserts).await;
+        self.watch(result).await
+    }
+
+    /// Deletes many rows, as [`FenceStore::delete_rows`](crate::FenceStore::delete_rows) does.
+    ///
+    /// # Errors
+    /// The same. A verdict rolls nothing back: that is for whoever reads it.
+    ///
+    /// # Cancel safety
+    /// As [`execute`](Self::execute).
+    pub async fn delete_rows(&mut self, rows: &[Row]) -> Result<Vec<Verdict>, FenceError> {
+        let batch = Batch::new(rows)?;
+        let Some(first) = batch.first() else {
+            return Ok(Vec::new());
+        };
+        self.check(first).await?;
+        let result = many::delete(&mut self.lease, &self.grant, &batch).await;
+        self.watch(result).await
+    }
+
+    /// Claims a row that has a fence of its own, as [`FenceStore::claim`](crate::FenceStore::claim) does, and returns what it
+    /// holds then. Unlike there, the ledger's rows are held in any case, so an absent row stays absent for older holders.
+    ///
+    /// What is not fenced row by row needs no claim: this transaction's ledger rows were claimed when it began.
+    ///
+    /// # Errors
+    /// The same. A refusal rolls back the transaction.
+    ///
+    /// # Cancel safety
+    /// As [`execute`](Self::execute).
+    pub async fn claim<C: IntoColumnRef>(
+        &mut self,
+        row: &Row,
+        columns: impl IntoIterator<Item = C> + Send,
+    ) -> Result<DB::Row, FenceError> {
+        row.has_a_key()?;
+        let claiming = write::Claiming::new(DB::FLAVOR, None, self.grant.token(), row, columns)?;
+        self.check(row).await?;
+        let result = write::claim_under_lock(&mut self.lease, &self.grant, row, &claiming).await;
+        self.watch(result).await
+    }
+
     /// The connection, for whatever sqlx can do with one: query macros, savepoints, `COPY`.
     ///
     /// What happens on it is not watched. **An error of a statement run here must end the transaction**: turn it into a
@@ -244,17 +333,9 @@ impl<DB: Dialect> Transaction<DB> {
     }
 
     /// Keep it before [`commit`](Self::commit), to be able to ask what became of it when the answer was lost.
-    ///
-    /// # Panics
-    /// Never: a grant has a resource.
     #[must_use]
     pub fn ticket(&self) -> Ticket {
-        let resource = self.grant.resources().iter().next();
-        Ticket {
-            resource: resource.expect("a grant has at least one resource").clone(),
-            token: self.grant.token(),
-            transaction_id: self.transaction_id,
-        }
+        Ticket::new(&self.grant, self.marks)
     }
 
     /// Makes everything permanent. When this returns, it is.
@@ -336,6 +417,11 @@ impl<DB: Dialect> Transaction<DB> {
         result
     }
 
+    /// Whether a conflict has ended it.
+    pub(crate) fn was_in_conflict(&self) -> bool {
+        self.failed.as_ref().is_some_and(|failure| failure.conflict)
+    }
+
     fn still_open(&self) -> Result<(), FenceError> {
         let Some(failure) = &self.failed else {
             return Ok(());
@@ -348,5 +434,32 @@ impl<DB: Dialect> Transaction<DB> {
 impl<DB: Dialect> fmt::Debug for Transaction<DB> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Transaction").field("grant", &self.grant).field("lease", &self.lease).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(before: i64, entry: Option<(i64, i64)>, expected: Settled) {
+        let marks = Marks { before, own: 5 };
+        let ticket = Ticket::new(&Grant::assume_granted("orders/42", 34).unwrap(), marks);
+        assert_eq!(ticket.judge(entry.map(|(token, mark)| Entry { token, mark })), expected, "{before} {entry:?}");
+    }
+
+    #[test]
+    fn a_mark_settles_what_became_of_a_transaction() {
+        check(3, Some((34, 5)), Settled::Committed);
+        check(3, None, Settled::NotCommitted);
+        // The mark that it found, of an older holder or of its own grant.
+        check(3, Some((33, 3)), Settled::NotCommitted);
+        check(3, Some((34, 3)), Settled::NotCommitted);
+        check(3, Some((33, 7)), Settled::NotCommitted);
+        check(3, Some((34, 7)), Settled::Undecided);
+        check(3, Some((35, 7)), Settled::Superseded { highest: 35 });
+        // Left by a program in another language, before or after.
+        check(0, Some((34, 0)), Settled::Undecided);
+        check(0, Some((35, 0)), Settled::Superseded { highest: 35 });
+        check(0, Some((33, 0)), Settled::NotCommitted);
     }
 }

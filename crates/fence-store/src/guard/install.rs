@@ -271,7 +271,7 @@ impl<DB: Dialect> FenceStore<DB> {
 }
 
 /// Runs statements that belong together: in a transaction, where schema changes can be undone.
-pub(super) async fn run<DB: Dialect>(lease: &mut Lease<DB>, statements: &[String]) -> Result<(), FenceError> {
+pub(super) async fn run<DB: Dialect>(lease: &mut Lease<'_, DB>, statements: &[String]) -> Result<(), FenceError> {
     let in_transaction = DB::FLAVOR != Flavor::MySql;
     if in_transaction {
         lease.begin(Isolation::default()).await.map_err(FenceError::of_statement)?;
@@ -297,7 +297,7 @@ pub(super) async fn run<DB: Dialect>(lease: &mut Lease<DB>, statements: &[String
 }
 
 /// The guard with the schema in which the search path finds its table: on Postgres its text names one in any case.
-pub(super) async fn resolved<DB: Dialect>(lease: &mut Lease<DB>, guard: &Guard) -> Result<Guard, FenceError> {
+pub(super) async fn resolved<DB: Dialect>(lease: &mut Lease<'_, DB>, guard: &Guard) -> Result<Guard, FenceError> {
     let schema = schema_of(lease, guard.table()).await?;
     Ok(match schema {
         Some(schema) if !guard.has_schema() => guard.clone().in_schema(Alias::new(schema)),
@@ -306,7 +306,7 @@ pub(super) async fn resolved<DB: Dialect>(lease: &mut Lease<DB>, guard: &Guard) 
 }
 
 /// The schema in which a table is, where the search path decides that; an error if there is no such table.
-async fn schema_of<DB: Dialect>(lease: &mut Lease<DB>, table: &TableName) -> Result<Option<String>, FenceError> {
+async fn schema_of<DB: Dialect>(lease: &mut Lease<'_, DB>, table: &TableName) -> Result<Option<String>, FenceError> {
     let query = match DB::FLAVOR {
         Flavor::Postgres => Flavor::fixed(postgres::SCHEMA, bound(table)),
         flavor => crate::schema::describe_table(flavor, table),
@@ -329,7 +329,7 @@ struct UniqueKey {
 }
 
 /// The unique keys of a table that a guard can use or must know.
-async fn unique_keys<DB: Dialect>(lease: &mut Lease<DB>, table: &TableName) -> Result<Vec<UniqueKey>, FenceError> {
+async fn unique_keys<DB: Dialect>(lease: &mut Lease<'_, DB>, table: &TableName) -> Result<Vec<UniqueKey>, FenceError> {
     let query = match DB::FLAVOR {
         Flavor::Postgres => Flavor::fixed(postgres::UNIQUE_KEYS, bound(table)),
         Flavor::MySql => Flavor::fixed(mysql::UNIQUE_KEYS, bound(table)),
@@ -350,7 +350,7 @@ async fn unique_keys<DB: Dialect>(lease: &mut Lease<DB>, table: &TableName) -> R
 }
 
 /// What is wrong with the guard's idea of the table's keys.
-async fn key_findings<DB: Dialect>(lease: &mut Lease<DB>, guard: &Guard) -> Result<Vec<Finding>, FenceError> {
+async fn key_findings<DB: Dialect>(lease: &mut Lease<'_, DB>, guard: &Guard) -> Result<Vec<Finding>, FenceError> {
     let keys = unique_keys(lease, guard.table()).await?;
     let sorted = |names: &mut dyn Iterator<Item = String>| {
         let mut names: Vec<String> = names.map(|name| name.to_lowercase()).collect();
@@ -376,7 +376,7 @@ async fn key_findings<DB: Dialect>(lease: &mut Lease<DB>, guard: &Guard) -> Resu
     Ok(findings)
 }
 
-async fn state<DB: Dialect>(lease: &mut Lease<DB>, guard: &Guard) -> Result<GuardState, FenceError> {
+async fn state<DB: Dialect>(lease: &mut Lease<'_, DB>, guard: &Guard) -> Result<GuardState, FenceError> {
     let plan = guard.plan(DB::FLAVOR)?;
     let query = match DB::FLAVOR {
         Flavor::Postgres => Flavor::fixed(postgres::FIND, bound(guard.table())),
@@ -441,7 +441,7 @@ fn version(text: &str) -> Option<u32> {
 }
 
 async fn column_type<DB: Dialect>(
-    lease: &mut Lease<DB>,
+    lease: &mut Lease<'_, DB>,
     table: &TableName,
     column: &str,
 ) -> Result<Option<String>, FenceError> {
@@ -460,7 +460,7 @@ pub(super) fn bound(table: &TableName) -> [Value; 2] {
 }
 
 pub(super) async fn fetch_all<DB: Dialect>(
-    lease: &mut Lease<DB>,
+    lease: &mut Lease<'_, DB>,
     statement: Rendered,
 ) -> Result<Vec<DB::Row>, FenceError> {
     lease.fetch_all(DB::query(statement)).await.map_err(FenceError::of_statement)

@@ -119,7 +119,7 @@ impl<DB: Dialect> FenceStore<DB> {
 }
 
 /// How many rows hold in the fence column what is no token and was never one.
-pub(super) async fn unfit_rows<DB: Dialect>(lease: &mut Lease<DB>, guard: &Guard) -> Result<i64, FenceError> {
+pub(super) async fn unfit_rows<DB: Dialect>(lease: &mut Lease<'_, DB>, guard: &Guard) -> Result<i64, FenceError> {
     let sql = fill(DB::FLAVOR, UNFIT, guard.table(), guard.fence());
     let rows = fetch_all(lease, Rendered { sql, values: Values(Vec::new()) }).await?;
     let count = rows.first().map(|row| DB::integer(row, 0)).transpose();

@@ -177,10 +177,17 @@ async fn settling<DB: TestDb>() {
     assert_ne!(ticket, other_ticket);
     other.rollback().await;
     assert_eq!(store.settle(&ticket).await.unwrap(), Settled::Committed);
-    // Nothing tells whether the mark that is there came before or after.
-    assert_eq!(store.settle(&other_ticket).await.unwrap(), Settled::Undecided);
+    // The mark that it found when it began is there still.
+    assert_eq!(store.settle(&other_ticket).await.unwrap(), Settled::NotCommitted);
+    // So is that of an older holder, whose token is lower.
+    let newer = store.begin(&grant(2)).await.unwrap();
+    let newer_ticket = newer.ticket();
+    newer.rollback().await;
+    assert_eq!(store.settle(&newer_ticket).await.unwrap(), Settled::NotCommitted);
+    // Nothing tells whether the mark of a third one covers theirs.
     store.claim_resources(&grant(1)).await.unwrap();
     assert_eq!(store.settle(&ticket).await.unwrap(), Settled::Undecided);
+    assert_eq!(store.settle(&other_ticket).await.unwrap(), Settled::Undecided);
     store.claim_resources(&grant(3)).await.unwrap();
     assert_eq!(store.settle(&ticket).await.unwrap(), Settled::Superseded { highest: 3 });
 }

@@ -20,7 +20,10 @@ mod guard_sqlite;
 mod guards;
 mod interleavings;
 mod interrupted;
+mod joined;
+mod keys;
 mod ledger;
+mod many;
 #[cfg(feature = "mysql")]
 mod mariadb;
 #[cfg(feature = "postgres")]
@@ -28,5 +31,6 @@ mod postgres;
 mod rows;
 #[cfg(feature = "sqlite")]
 mod sqlite;
+mod running;
 mod support;
 mod tokens;

@@ -384,3 +384,35 @@ fn a_killed_session_leaves_nothing_behind_mariadb() {
         far.update(&grant(2), &account(1), Query::update().value("balance", 1)).await.unwrap();
     });
 }
+
+/// The session counts the transactions that were begun on it.
+#[test]
+fn only_a_key_that_is_proven_unique_is_written_in_one_statement_mariadb() {
+    run(async {
+        let bench = Bench::<MySql>::new(2).await;
+        let store = bench.another(1, None).await;
+        let begun = async || {
+            let status = "SELECT CAST(variable_value AS SIGNED) FROM information_schema.session_status \
+                          WHERE variable_name = 'COM_BEGIN'";
+            crate::support::number(store.pool(), status).await.unwrap()
+        };
+        for (table, key, value, expected) in [
+            ("a1", "id BIGINT PRIMARY KEY", sea_query::Value::from(1_i64), true),
+            ("a2", "id BIGINT PRIMARY KEY", 1.0.into(), false),
+            ("a3", "id VARCHAR(20) UNIQUE", "1".into(), true),
+            ("a4", "id VARCHAR(20) UNIQUE", 1.into(), false),
+            ("a5", "id VARCHAR(20), UNIQUE (id(1))", "1".into(), false),
+            ("a6", "id BIGINT", 1.into(), false),
+            ("a7", "id BIGINT, part BIGINT DEFAULT 1, UNIQUE (id, part)", 1.into(), false),
+            ("a8", "id VARBINARY(20) UNIQUE", b"1".to_vec().into(), true),
+        ] {
+            let rest = "v BIGINT DEFAULT 0, fence_token BIGINT NOT NULL DEFAULT 0";
+            bench.sql(format!("CREATE TABLE {table} ({rest}, {key}) CHARACTER SET utf8mb4")).await;
+            bench.sql(format!("INSERT INTO {table} (id) VALUES ('1')")).await;
+            let before = begun().await;
+            let row = Row::new(table, "id", value);
+            store.update(&grant(1), &row, Query::update().value("v", 1)).await.unwrap();
+            assert_eq!(begun().await == before, expected, "{key}");
+        }
+    });
+}

@@ -288,3 +288,45 @@ fn installing_what_is_there_takes_no_rights_postgres() {
         low.claim_resources(&grant(1)).await.unwrap();
     });
 }
+
+/// Who looked under lock first has a lock for it on the table. The row tells which of the two wrote it.
+#[test]
+fn only_a_key_that_is_proven_unique_is_written_in_one_statement_postgres() {
+    run(async {
+        let bench = Bench::<Postgres>::new(2).await;
+        bench
+            .sql(
+                "CREATE FUNCTION tell() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN NEW.alone := NOT EXISTS \
+                 (SELECT FROM pg_locks WHERE pid = pg_backend_pid() AND relation = TG_RELID \
+                 AND mode = ''RowShareLock''); RETURN NEW; END'",
+            )
+            .await;
+        for (table, key, value, expected) in [
+            ("a1", "id BIGINT PRIMARY KEY", sea_query::Value::from(1_i64), true),
+            ("a2", "id BIGINT PRIMARY KEY", 1.0.into(), false),
+            ("a3", "id TEXT UNIQUE", "1".into(), true),
+            ("a4", "id BIGINT", 1.into(), false),
+            ("a5", "id BIGINT UNIQUE DEFERRABLE INITIALLY DEFERRED", 1.into(), false),
+            ("a6", "id VARCHAR(5) COLLATE \"C\" UNIQUE", "1".into(), true),
+            ("a7", "id BIGINT, part BIGINT DEFAULT 1, UNIQUE (id, part)", 1.into(), false),
+            ("a8", "id BIGINT, CHECK (true), UNIQUE (id) INCLUDE (v)", 1.into(), true),
+        ] {
+            let rest = "v BIGINT DEFAULT 0, alone BOOLEAN, fence_token BIGINT NOT NULL DEFAULT 0";
+            bench.sql(format!("CREATE TABLE {table} ({rest}, {key})")).await;
+            bench.sql(format!("INSERT INTO {table} (id) VALUES ('1')")).await;
+            bench.sql(format!("CREATE TRIGGER t BEFORE UPDATE ON {table} FOR EACH ROW EXECUTE FUNCTION tell()")).await;
+            let row = Row::new(table, "id", value);
+            bench.store.update(&grant(1), &row, Query::update().value("v", 1)).await.unwrap();
+            let alone = bench.number(format!("SELECT COUNT(*) FROM {table} WHERE alone")).await;
+            assert_eq!(alone, Some(i64::from(expected)), "{key}");
+        }
+        bench.sql("CREATE UNIQUE INDEX i ON a4 ((id + 0)); CREATE UNIQUE INDEX j ON a4 (id) WHERE id = 1").await;
+        bench.sql("CREATE TABLE heir () INHERITS (a1); ALTER TABLE heir ADD PRIMARY KEY (id)").await;
+        let fresh = bench.another(1, None).await;
+        for table in ["a4", "a1"] {
+            fresh.update(&grant(2), &Row::new(table, "id", 1), Query::update().value("v", 2)).await.unwrap();
+            let alone = bench.number(format!("SELECT COUNT(*) FROM {table} WHERE alone")).await;
+            assert_eq!(alone, Some(0), "{table}");
+        }
+    });
+}
