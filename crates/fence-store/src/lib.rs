@@ -43,8 +43,10 @@
 //! | what is written | form | protects |
 //! |---|---|---|
 //! | one row, from what was read in it | [`FenceStore::claim`], then [`Claim::update`] | that row, read to write |
+//! | several rows or tables | [`FenceStore::run`], or [`begin`](FenceStore::begin), any statements, [`Transaction::commit`] | all that is read and written this way under the resource |
+//! | the same, in a transaction of your own | [`FenceStore::join`] | the same |
 //! | one row, whatever it holds | [`FenceStore::update`], [`upsert`](FenceStore::upsert), [`delete`](FenceStore::delete) | that row |
-//! | several rows or tables | [`FenceStore::begin`], any statements, [`Transaction::commit`] | all that is written this way under the resource |
+//! | many rows, whatever they hold | [`FenceStore::update_rows`], [`upsert_rows`](FenceStore::upsert_rows), [`delete_rows`](FenceStore::delete_rows), [`insert_select`](FenceStore::insert_select) | each of them |
 //!
 //! A row's fence knows nothing of the ledger and the other way round: protect a row in one of the two ways, always the same
 //! one. And a fence compares numbers, not names: write a row always under the same resource, for a token of another one is
