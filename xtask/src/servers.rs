@@ -15,7 +15,7 @@ struct Requirement {
     package: &'static str,
 }
 
-const REQUIREMENTS: [Requirement; 8] = [
+const REQUIREMENTS: [Requirement; 9] = [
     Requirement {
         what: "redis-server or valkey-server",
         check: "command -v redis-server || command -v valkey-server",
@@ -38,6 +38,7 @@ const REQUIREMENTS: [Requirement; 8] = [
         package: "mariadb-client",
     },
     Requirement { what: "sqlite3, the client for the same", check: "command -v sqlite3", package: "sqlite3" },
+    Requirement { what: "etcd", check: "command -v etcd", package: "etcd-server" },
     Requirement {
         what: "openssl, which makes the certificates of TLS tests",
         check: "command -v openssl",

@@ -1,6 +1,7 @@
 //! Nodes for [`redlock_core`]: what a quorum is made of.
 //!
 //! * [`RedisNode`]: a Redis primary, version 6.2 or later, or Valkey (feature `redis`, on by default).
+//! * [`EtcdNode`]: an etcd cluster, by leases and transactions (feature `etcd`).
 //! * [`PostgresNode`]: a Postgres server, one row per resource (feature `postgres`).
 //! * [`MemoryNode`]: the reference implementation, with a clock that can be set, skewed and stopped.
 //! * [`Faulty`]: wraps any node and injects delay, loss and errors.
@@ -34,7 +35,11 @@ pub mod faulty;
 pub mod redis;
 #[cfg(feature = "postgres")]
 pub mod postgres;
+#[cfg(feature = "etcd")]
+pub mod etcd;
 
+#[cfg(feature = "etcd")]
+pub use etcd::EtcdNode;
 pub use faulty::Faulty;
 pub use memory::MemoryNode;
 #[cfg(feature = "postgres")]

@@ -20,8 +20,8 @@ const SCHEMA: &str = include_str!("postgres/schema.sql");
 /// Connections at most. A call takes one for a round trip.
 const CONNECTIONS_MAX: u32 = 8;
 
-/// The longest that a call may take, a free connection and a reconnect included.
-const CALL_LIMIT: Duration = Duration::from_secs(2);
+/// The longest that a call may take: a free connection and a reconnect included, and the wait for the disk.
+const CALL_LIMIT: Duration = Duration::from_secs(5);
 
 /// A Postgres primary.
 ///
@@ -47,7 +47,7 @@ impl PostgresNode {
     ///
     /// # Errors
     /// [`NodeError::Refused`] if the URL is none, or the server does not accept it; [`NodeError::Unreachable`] if it cannot be
-    /// reached within two seconds.
+    /// reached within five seconds.
     ///
     /// # Cancel safety
     /// Dropping the future leaves nothing behind.

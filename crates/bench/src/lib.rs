@@ -17,6 +17,7 @@
 pub mod calendar;
 pub mod deaf_port;
 mod error;
+pub mod etcd_server;
 pub mod eventually;
 #[cfg(feature = "load")]
 pub mod load;
@@ -31,6 +32,7 @@ pub mod sql;
 pub use calendar::Calendar;
 pub use deaf_port::DeafPort;
 pub use error::BenchError;
+pub use etcd_server::EtcdServer;
 pub use eventually::eventually;
 pub use observer::Observer;
 pub use probe::{Probe, Reply};

@@ -1,8 +1,12 @@
 //! How the kit reaches the nodes of this package.
 
 use async_trait::async_trait;
+#[cfg(any(feature = "etcd", feature = "postgres"))]
+use futures_util::StreamExt as _;
 use redlock_backends::MemoryNode;
 use redlock_core::conformance::Fixture;
+#[cfg(any(feature = "etcd", feature = "postgres"))]
+use redlock_core::conformance::{Kept, PROMISES, Promise};
 use redlock_core::{Clock, LockNode, Moment};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -54,6 +58,29 @@ impl Fixture for InMemory {
     fn lateness(&self) -> Duration {
         Duration::ZERO
     }
+}
+
+/// Checks all promises on one server, side by side where they do not disturb each other, and says which are not offered.
+#[cfg(any(feature = "etcd", feature = "postgres"))]
+pub(crate) async fn not_offered(fixture: &dyn Fixture) -> Vec<&'static str> {
+    /// Most of the time is spent in waiting for the ends of locks; more at once would wait for the server's disk.
+    const AT_ONCE: usize = 12;
+    const DISTURBING: [&str; 3] =
+        ["the_node_comes_back_after_its_connections_broke", "a_call_is_made_once", "a_call_ends_though_nobody_answers"];
+    let (disturbing, others): (Vec<_>, Vec<_>) =
+        PROMISES.iter().partition(|promise| DISTURBING.contains(&promise.name));
+    assert_eq!(disturbing.len(), DISTURBING.len());
+    let check = async |promise: &Promise| match promise.check(fixture).await {
+        Ok(Kept::Yes) => None,
+        Ok(Kept::NotOffered(_)) => Some(promise.name),
+        Err(broken) => panic!("{broken}"),
+    };
+    let checks = futures_util::stream::iter(others.into_iter().map(check)).buffered(AT_ONCE);
+    let mut not_offered: Vec<_> = checks.collect().await;
+    for promise in disturbing {
+        not_offered.push(check(promise).await);
+    }
+    not_offered.into_iter().flatten().collect()
 }
 
 #[cfg(feature = "redis")]
@@ -173,6 +200,52 @@ mod on_postgres {
 
         async fn disconnect(&self) -> bool {
             self.proxy.lead_to(self.address).await.unwrap();
+            true
+        }
+
+        async fn silence(&self, silent: bool) -> bool {
+            self.proxy.set(if silent { Mode::Silent } else { Mode::PASS }).await.unwrap();
+            true
+        }
+    }
+}
+
+#[cfg(feature = "etcd")]
+pub(crate) use self::on_etcd::OnEtcd;
+
+#[cfg(feature = "etcd")]
+mod on_etcd {
+    use super::*;
+    use redlock_backends::EtcdNode;
+    use redlock_bench::proxy::Mode;
+    use redlock_bench::{EtcdServer, Proxy};
+
+    /// A real server, reached through a relay that can be cut and silenced.
+    pub(crate) struct OnEtcd {
+        server: EtcdServer,
+        proxy: Proxy,
+    }
+
+    impl OnEtcd {
+        pub(crate) async fn start() -> Self {
+            let server = EtcdServer::start().await.unwrap();
+            Self { proxy: Proxy::start(server.address()).await.unwrap(), server }
+        }
+    }
+
+    #[async_trait]
+    impl Fixture for OnEtcd {
+        async fn connect(&self) -> Arc<dyn LockNode> {
+            Arc::new(EtcdNode::connect(&format!("http://{}", self.proxy.address())).await.unwrap())
+        }
+
+        /// The shortest lease is two seconds, what has ended is looked for every half second, and one second is for rounding.
+        fn lateness(&self) -> Duration {
+            Duration::from_millis(4_000)
+        }
+
+        async fn disconnect(&self) -> bool {
+            self.proxy.lead_to(self.server.address()).await.unwrap();
             true
         }
 

@@ -6,9 +6,11 @@ mod common;
 
 mod bad;
 mod bad_nodes;
+#[cfg(feature = "etcd")]
+mod etcd;
 mod fixtures;
 mod memory;
-#[cfg(all(feature = "postgres", feature = "redis"))]
+#[cfg(all(feature = "etcd", feature = "postgres", feature = "redis"))]
 mod mixed;
 #[cfg(feature = "redis")]
 mod redis;
