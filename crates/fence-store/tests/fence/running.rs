@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use fence_store::{Attempt, FenceError, Flavor, Lent, StatementProblem, Validity};
+use fence_store::{Attempt, FenceError, Flavor, Lent, StatementProblem, Upsert, Validity};
 use redlock_backends::MemoryNode;
 use redlock_core::Redlock;
 use sea_query::Query;
@@ -36,6 +36,10 @@ on_every_database! {
     b65_work_that_waits_for_a_lock_is_run_again_as_a_whole_mariadb
     b65_work_that_waits_for_a_lock_is_run_again_as_a_whole_sqlite
         => waits_and_runs_again;
+    b65_many_rows_that_wait_for_one_are_rolled_back_together_postgres
+    b65_many_rows_that_wait_for_one_are_rolled_back_together_mariadb
+    b65_many_rows_that_wait_for_one_are_rolled_back_together_sqlite
+        => many_rows_wait_for_one;
     every_write_waits_no_longer_than_it_is_told_postgres
     every_write_waits_no_longer_than_it_is_told_mariadb
     every_write_waits_no_longer_than_it_is_told_sqlite
@@ -205,6 +209,35 @@ async fn waits_and_runs_again<DB: TestDb>() {
     assert_eq!(bench.number("SELECT n FROM accounts WHERE id = 2").await, Some(7));
 }
 
+/// InnoDB undoes one statement after a lock wait; what was written before it must not be kept.
+async fn many_rows_wait_for_one<DB: TestDb>() {
+    let bench = Bench::<DB>::new(3).await;
+    for id in 1..=250 {
+        bench.insert_account(id, 0).await;
+    }
+    let impatient = bench.another(1, None).await.lock_wait(Duration::from_millis(50));
+    let mut sitting = bench.store.pool().acquire().await.unwrap();
+    DB::execute(&mut sitting, if DB::FLAVOR == Flavor::Sqlite { "BEGIN IMMEDIATE" } else { "BEGIN" }).await.unwrap();
+    // In the order of their keys as texts it comes last, among those of the second statement.
+    DB::execute(&mut sitting, "UPDATE accounts SET n = 7 WHERE id = 99").await.unwrap();
+
+    let rows: Vec<_> = (1..=250).map(account).collect();
+    let upserts: Vec<_> = rows.iter().map(|row| (row.clone(), Upsert::new().value("balance", 1))).collect();
+    let write = Query::update().value("balance", 1).to_owned();
+    let busy = |result: Result<Vec<fence_store::Verdict>, FenceError>| {
+        assert!(result.as_ref().is_err_and(FenceError::is_conflict), "{result:?}");
+    };
+    busy(impatient.update_rows(&grant(1), &rows, &write).await);
+    busy(impatient.upsert_rows(&grant(1), &upserts).await);
+    busy(impatient.delete_rows(&grant(1), &rows).await);
+    DB::execute(&mut sitting, "COMMIT").await.unwrap();
+
+    assert_eq!(bench.number("SELECT COUNT(*) FROM accounts WHERE balance = 0 AND fence_token = 0").await, Some(250));
+    assert_eq!(bench.number("SELECT COUNT(*) FROM fence_ledger").await, Some(0));
+    let told = impatient.update_rows(&grant(1), &rows, &write).await.unwrap();
+    assert!(told.into_iter().all(fence_store::Verdict::is_applied));
+}
+
 async fn waits_within_a_limit<DB: TestDb>() {
     let bench = Bench::<DB>::new(3).await;
     bench.insert_account(1, 0).await;
@@ -223,7 +256,7 @@ async fn waits_within_a_limit<DB: TestDb>() {
     busy(impatient.update(&grant(5), &account(1), &write).await.map(|_| ()));
     busy(impatient.claim(&grant(5), &account(1), ["n"]).await.map(|_| ()));
     busy(impatient.delete(&grant(5), &account(1)).await.map(|_| ()));
-    busy(impatient.upsert(&grant(5), &account(2), &fence_store::Upsert::new()).await.map(|_| ()));
+    busy(impatient.upsert(&grant(5), &account(2), &Upsert::new()).await.map(|_| ()));
     busy(impatient.begin(&grant(5)).await.map(|_| ()));
     // Each database would wait for five seconds or more by itself.
     assert!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
