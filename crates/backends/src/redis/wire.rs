@@ -553,3 +553,159 @@ impl fmt::Debug for Wire {
         f.debug_struct("Wire").field("under_way", &self.0.shared.queue().slots.len()).finish()
     }
 }
+
+#[cfg(all(test, unix))]
+mod tests {
+    use super::*;
+    use futures_util::FutureExt as _;
+    use futures_util::future::join_all;
+    use proptest::prelude::*;
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
+    const LONG: Duration = Duration::from_secs(3600);
+
+    fn pair(answer_limit: Duration) -> (Wire, UnixStream) {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        (Wire::new(Stream::Unix(ours), answer_limit), theirs)
+    }
+
+    async fn expect(server: &mut UnixStream, bytes: &[u8]) {
+        let mut read = vec![0; bytes.len()];
+        server.read_exact(&mut read).await.unwrap();
+        assert_eq!(String::from_utf8_lossy(&read), String::from_utf8_lossy(bytes));
+    }
+
+    fn text(value: &str) -> Value {
+        Value::BulkString(value.into())
+    }
+
+    #[tokio::test]
+    async fn answers_are_given_to_commands_in_their_order() {
+        let (wire, mut server) = pair(LONG);
+        let commands: Vec<String> = (0..100).map(|n| format!("command {n}\n")).collect();
+        let serve = async {
+            for (n, command) in commands.iter().enumerate() {
+                expect(&mut server, command.as_bytes()).await;
+                server.write_all(format!(":{n}\r\n").as_bytes()).await.unwrap();
+            }
+        };
+        let (answers, ()) = tokio::join!(join_all(commands.iter().map(|command| wire.send(command.as_bytes()))), serve);
+        for (n, answer) in (0..).zip(answers) {
+            assert_eq!(answer.unwrap().unwrap(), Value::Int(n));
+        }
+    }
+
+    #[tokio::test]
+    async fn a_command_that_nobody_waits_for_is_sent_and_its_answer_is_nobodys() {
+        let (wire, mut server) = pair(LONG);
+        assert!(wire.send(b"first").now_or_never().is_none());
+        let mut second = Box::pin(wire.send(b"second"));
+        assert!((&mut second).now_or_never().is_none());
+        expect(&mut server, b"firstsecond").await;
+        server.write_all(b":1\r\n:2\r\n").await.unwrap();
+        assert_eq!(second.await.unwrap().unwrap(), Value::Int(2));
+    }
+
+    #[tokio::test]
+    async fn more_than_fits_into_the_socket_is_sent_when_there_is_room() {
+        let (wire, mut server) = pair(LONG);
+        let long = vec![b'x'; 8 << 20];
+        let serve = async {
+            expect(&mut server, &long).await;
+            expect(&mut server, b"short").await;
+            server.write_all(b"+OK\r\n$5\r\nshort\r\n").await.unwrap();
+        };
+        let (first, second, ()) = tokio::join!(wire.send(&long), wire.send(b"short"), serve);
+        assert_eq!(first.unwrap().unwrap(), Value::Okay);
+        assert_eq!(second.unwrap().unwrap(), text("short"));
+    }
+
+    #[tokio::test]
+    async fn whoever_waits_is_told_when_the_server_goes_and_later_commands_are_not_sent() {
+        let (wire, mut server) = pair(LONG);
+        let mut waiting = Box::pin(wire.send(b"command"));
+        assert!((&mut waiting).now_or_never().is_none());
+        expect(&mut server, b"command").await;
+        drop(server);
+        assert!(waiting.await.unwrap().unwrap_err().is_io_error());
+        let Closed(error) = wire.send(b"another").await.unwrap_err();
+        assert!(error.is_io_error());
+    }
+
+    #[tokio::test]
+    async fn a_server_that_owes_an_answer_for_too_long_is_given_up_and_a_silent_idle_one_is_not() {
+        let (wire, mut server) = pair(Duration::from_millis(100));
+        let (answer, ()) = tokio::join!(wire.send(b"1"), async { server.write_all(b":1\r\n").await.unwrap() });
+        assert_eq!(answer.unwrap().unwrap(), Value::Int(1));
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        let (answer, ()) = tokio::join!(wire.send(b"2"), async { server.write_all(b":2\r\n").await.unwrap() });
+        assert_eq!(answer.unwrap().unwrap(), Value::Int(2), "nothing was owed meanwhile");
+        let error = wire.send(b"3").await.unwrap().unwrap_err();
+        assert!(error.is_timeout(), "{error}");
+    }
+
+    #[tokio::test]
+    async fn an_answer_that_nobody_asked_for_ends_the_connection() {
+        let (wire, mut server) = pair(LONG);
+        server.write_all(b":1\r\n:2\r\n").await.unwrap();
+        // The first of them may still be taken for the answer to this.
+        let _ = wire.send(b"?").await;
+        assert!(wire.send(b"?").await.is_err());
+    }
+
+    #[tokio::test]
+    async fn what_is_not_the_protocol_is_told_as_such() {
+        let (wire, mut server) = pair(LONG);
+        let answer = tokio::join!(wire.send(b"PING\r\n"), async {
+            expect(&mut server, b"PING\r\n").await;
+            server.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n").await.unwrap();
+        });
+        assert_eq!(answer.0.unwrap().unwrap_err().kind(), ErrorKind::Parse);
+    }
+
+    #[tokio::test]
+    async fn an_error_of_the_server_is_an_answer() {
+        let (wire, mut server) = pair(LONG);
+        let (answer, ()) =
+            tokio::join!(wire.send(b"?"), async { server.write_all(b"-NOSCRIPT no such script\r\n").await.unwrap() });
+        assert_eq!(answer.unwrap().unwrap_err().code(), Some("NOSCRIPT"));
+        assert!(wire.send(b"?").now_or_never().is_none(), "it goes on");
+    }
+
+    fn any_answer() -> impl Strategy<Value = Vec<u8>> {
+        let line = "[ -~]{0,12}";
+        let leaf = prop_oneof![
+            any::<i64>().prop_map(|n| format!(":{n}\r\n").into_bytes()),
+            line.prop_map(|text| format!("+{text}\r\n").into_bytes()),
+            Just(b"$-1\r\n".to_vec()),
+            any::<Vec<u8>>().prop_map(|bytes| [format!("${}\r\n", bytes.len()).as_bytes(), &bytes, b"\r\n"].concat()),
+        ];
+        leaf.prop_recursive(3, 12, 4, |inner| {
+            let list = |parts: Vec<Vec<u8>>| [format!("*{}\r\n", parts.len()).into_bytes(), parts.concat()].concat();
+            proptest::collection::vec(inner, 0..4).prop_map(list)
+        })
+    }
+
+    proptest! {
+        /// However an answer is cut, it is one when it is all there and none before, and what follows is left alone.
+        #[test]
+        fn an_answer_is_as_long_as_it_is(bytes in any_answer(), after in any::<Vec<u8>>()) {
+            for cut in 0..bytes.len() {
+                prop_assert!(matches!(answer(&bytes[..cut]), Ok(None)), "{cut} of {}", bytes.len());
+            }
+            let Ok(Some((length, value))) = answer(&[&bytes[..], &after].concat()) else {
+                return Err(TestCaseError::fail("it is all there"));
+            };
+            prop_assert_eq!(length, bytes.len());
+            prop_assert_eq!(value.unwrap(), redis::parse_redis_value(&bytes).unwrap());
+        }
+
+        /// Whatever comes in, nothing panics, and nothing is taken for longer than it is.
+        #[test]
+        fn no_bytes_are_too_strange(bytes in any::<Vec<u8>>()) {
+            if let Ok(Some((length, _))) = answer(&bytes) {
+                prop_assert!(length <= bytes.len());
+            }
+        }
+    }
+}
