@@ -13,6 +13,7 @@ use crate::owner::{OsRandomness, Randomness};
 use crate::redlock::Redlock;
 use crate::resource::KeyPrefix;
 use crate::settings::{Retry, Settings};
+use crate::token::FencingToken;
 use crate::validity::Drift;
 use crate::watchdog::Watchdog;
 use std::sync::Arc;
@@ -33,6 +34,7 @@ pub struct RedlockBuilder {
     min_validity: Duration,
     key_prefix: String,
     clock_floor: bool,
+    floor: Option<FencingToken>,
     clock: Arc<dyn Clock>,
     randomness: Arc<dyn Randomness>,
 }
@@ -50,6 +52,7 @@ impl RedlockBuilder {
             min_validity: Duration::ZERO,
             key_prefix: KeyPrefix::default().as_str().to_owned(),
             clock_floor: true,
+            floor: None,
             clock: Arc::new(SystemClock),
             randomness: Arc::new(OsRandomness),
         }
@@ -127,6 +130,14 @@ impl RedlockBuilder {
         self
     }
 
+    /// Issues no token that is not above `highest`: the greatest one that your databases have accepted (see
+    /// `FenceStore::highest_token_of_all` and `highest_fence`). For nodes that lost their counters and whose calendars are not
+    /// to be trusted; otherwise the nodes' time keeps new tokens above old ones.
+    pub fn tokens_above(mut self, highest: FencingToken) -> Self {
+        self.floor = Some(highest);
+        self
+    }
+
     /// The clock by which validity is measured; for tests and simulation.
     pub fn clock(mut self, clock: Arc<dyn Clock>) -> Self {
         self.clock = clock;
@@ -165,6 +176,7 @@ impl RedlockBuilder {
             retry: self.retry,
             min_validity: self.min_validity,
             clock_floor: self.clock_floor,
+            floor: self.floor,
         };
         let terms = settings.terms(self.ttl, self.min_validity)?;
         let lines = Arc::new(Lines::default());

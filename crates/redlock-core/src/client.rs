@@ -60,7 +60,7 @@ impl Client {
         self.randomness.fill(&mut bytes);
         let owner = Owner::from_random_bytes(bytes);
         let ownership = Ownership::new(self.settings.prefix.clone(), resources.clone(), owner);
-        let highest = self.highest_tokens.highest(resources);
+        let highest = self.highest_tokens.highest(resources).max(self.settings.floor);
         Undertaking::new(ownership, ttl, floor::floor(highest, time), self.lanes.len())
     }
 

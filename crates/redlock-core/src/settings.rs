@@ -2,6 +2,7 @@
 
 use crate::error::SettingsError;
 use crate::resource::{KeyPrefix, Ttl};
+use crate::token::FencingToken;
 use crate::validity::Drift;
 use std::time::Duration;
 
@@ -41,6 +42,8 @@ pub(crate) struct Settings {
     pub(crate) retry: Retry,
     pub(crate) min_validity: Duration,
     pub(crate) clock_floor: bool,
+    /// No token is issued that is not above this.
+    pub(crate) floor: Option<FencingToken>,
 }
 
 /// How long the lock lives, how long a node may take, and what must be left: settled for one request.
@@ -77,6 +80,7 @@ mod tests {
             retry: Retry::default(),
             min_validity: Duration::ZERO,
             clock_floor: true,
+            floor: None,
         }
     }
 

@@ -5,7 +5,9 @@ use crate::common::{in_virtual_time, ms, shared};
 use futures_util::future::join_all;
 use redlock_backends::MemoryNode;
 use redlock_backends::faulty::{Fault, Faulty, Question};
-use redlock_core::{AcquireError, Guard, KeyPrefix, NodeError, Redlock, Refusal, Resource, Retry, TokioClock};
+use redlock_core::{
+    AcquireError, FencingToken, Guard, KeyPrefix, NodeError, Redlock, Refusal, Resource, Retry, TokioClock,
+};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -28,6 +30,21 @@ fn client(nodes: &[Arc<Faulty<MemoryNode>>]) -> Redlock {
 
 fn down() -> Fault {
     Fault::error(NodeError::unreachable("down"))
+}
+
+/// Nodes that were wiped, and whose calendars nobody believes: the databases know the greatest token.
+#[test]
+fn tokens_go_on_above_what_the_databases_have_accepted() {
+    in_virtual_time(async {
+        let nodes = memory(3);
+        let highest = FencingToken::assume_granted(7_000_000).unwrap();
+        let clock = Arc::new(TokioClock::starting_now());
+        let builder = Redlock::builder().nodes(shared(&nodes)).clock(clock).without_clock_floor();
+        let wiped = builder.clone().build().unwrap();
+        assert_eq!(wiped.try_acquire("a").await.unwrap().token().get(), 1);
+        let told = builder.tokens_above(highest).build().unwrap();
+        assert_eq!(told.try_acquire("b").await.unwrap().token().get(), 7_000_001);
+    });
 }
 
 #[test]
