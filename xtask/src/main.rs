@@ -3,6 +3,7 @@
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a task talks to whoever runs it")]
 
 mod bench;
+mod chaos;
 mod demo;
 mod fix;
 mod model;
@@ -26,6 +27,7 @@ usage: cargo xtask <verb>
   fix                          lets rustfmt and clippy write what they can
   tidy                         the rules of this code base that no general tool knows
   model [--long] [WORD…]       the protocol in every order of events; with --long for hours
+  chaos [--minutes M] [--seed N]  real servers, clients and databases under faults, with a verdict and a timeline
   test [--install] [FILTER…]   all tests, against real servers; --install brings missing servers through apt";
 
 fn main() -> ExitCode {
@@ -49,6 +51,7 @@ fn choose(words: &[&str]) -> Result<()> {
         ["test", rest @ ..] => test::run(rest),
         ["bench", rest @ ..] => bench::run(rest),
         ["model", rest @ ..] => model::run(rest),
+        ["chaos", rest @ ..] => chaos::run(rest),
         [] | ["help" | "--help" | "-h"] => {
             println!("{USAGE}");
             Ok(())
