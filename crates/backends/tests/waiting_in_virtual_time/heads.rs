@@ -75,6 +75,33 @@ fn a_task_that_is_called_and_does_not_come_delays_the_next_of_its_client_by_less
     }
 }
 
+/// The same for tasks of the holder's own client, which wait for their turn.
+#[test]
+fn a_task_that_leaves_in_front_costs_nothing() {
+    in_virtual_time(async {
+        let world = World::new(5, 1);
+        let client = world.client();
+        let guard = client.redlock.acquire("r").await.unwrap();
+        let sleeper = falls_asleep(waiter(&client)).await;
+        let next = begin({
+            let client = client.clone();
+            async move {
+                let guard = client.redlock.acquire("r").await.unwrap();
+                (Instant::now(), guard)
+            }
+        });
+        lined_up().await;
+        guard.release().await;
+        // Its turn has come by now.
+        lined_up().await;
+        let left = Instant::now();
+        drop(sleeper);
+        let (granted, guard) = next.await.unwrap();
+        assert!(granted - left <= ms(10), "{:?}", granted - left);
+        drop(guard);
+    });
+}
+
 /// The call goes to the next when the one who is called leaves: no interval has to pass.
 #[test]
 fn a_client_that_leaves_in_front_costs_nothing() {

@@ -120,6 +120,28 @@ fn a_node_that_is_ill_for_one_of_two_clients_costs_a_few_intervals() {
     }
 }
 
+/// An arbiter that comes back keeps the line again, and the one that stood in for it keeps none.
+#[test]
+fn whoever_returns_to_the_arbiter_leaves_the_line_of_the_one_that_stood_in() {
+    in_virtual_time(async {
+        let world = World::new(5, 1);
+        let _guard = world.client().redlock.acquire("r").await.unwrap();
+        let waiter = world.client();
+        let redlock = waiter.redlock.clone();
+        let waits = begin(async move { redlock.acquire("r").await.map(drop) });
+        lined_up().await;
+        let arbiter = world.arbiter();
+        Condition::Refuses.meets(&waiter.nodes[arbiter]);
+        sleep(ms(2_000)).await;
+        assert_eq!(world.in_line(), 2, "one where it cannot leave now, one where it waits");
+        Condition::Well.meets(&waiter.nodes[arbiter]);
+        sleep(ms(2_000)).await;
+        assert_eq!(world.in_line(), 1);
+        assert_eq!(world.arbiter(), arbiter);
+        waits.abort();
+    });
+}
+
 #[test]
 fn an_arbiter_that_forgets_everything_costs_its_order_and_no_waiter() {
     for seed in 0..10 {
