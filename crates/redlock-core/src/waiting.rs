@@ -73,7 +73,7 @@ pub(crate) struct Waiting<'a> {
     /// How often in a row it has found the lock free and let others go first.
     yielded: u32,
     look_out: LookOut,
-    /// How often in a row the arbiter was not what stood in its way.
+    /// How often in a row something else than a holder on the arbiter stood in its way.
     unsettled: u32,
     /// What comes next is to stand in line, right after an attempt.
     lining_up: bool,
@@ -172,7 +172,9 @@ impl<'a> Waiting<'a> {
     async fn next_approach(&mut self, error: &AcquireError, tried: Approach) -> Approach {
         let pause = self.retry.delay.saturating_add(self.client.random_part_of(self.retry.jitter));
         let AcquireError::Contended(report) = error else {
-            self.pause(pause).await;
+            // Whoever stands in line may have been called just now: a node or two that were late once are no outage.
+            let soon = if self.in_line.is_empty() { pause } else { self.soon(self.terms.node_timeout) };
+            self.pause(pause.min(soon)).await;
             return Approach::AllAtOnce;
         };
         let (arbiter, in_line) = match tried {
@@ -200,9 +202,8 @@ impl<'a> Waiting<'a> {
         }
         let NodeOutcome::Held(held) = &report.nodes[arbiter].outcome else {
             // It granted, or said nothing, and others are ahead elsewhere: that will not take long to be settled.
-            let soon = SOON.max(report.elapsed).saturating_mul(1 << self.unsettled.min(16));
-            self.unsettled += 1;
-            self.pause(pause.min(soon.saturating_add(self.client.random_part_of(soon)))).await;
+            let soon = self.soon(report.elapsed);
+            self.pause(pause.min(soon)).await;
             return self.ask_arbiter(Manner::Called).await;
         };
         self.unsettled = 0;
@@ -230,6 +231,13 @@ impl<'a> Waiting<'a> {
             };
         }
         self.ask_arbiter(if self.yielded < YIELDS_MAX { Manner::Yield } else { Manner::Overtake }).await
+    }
+
+    /// A while in which what is under way comes through, longer each time in a row.
+    fn soon(&mut self, trip: Duration) -> Duration {
+        let soon = SOON.max(trip).saturating_mul(1 << self.unsettled.min(16));
+        self.unsettled += 1;
+        soon.saturating_add(self.client.random_part_of(soon))
     }
 
     /// Whether this waiter was called by the node before `patience` was over.

@@ -47,9 +47,9 @@ async fn to_and_fro(clients: [Redlock; 2], rounds: usize, retry: Retry, rest: Du
     (delays, handed_over)
 }
 
-/// 99 in 100 are as quick as the poll of other libraries at best, none needed an interval, and nobody kept it to itself.
+/// 99 in 100 are as quick as the poll of other libraries at best, and none needed an interval.
 fn check((delays, handed_over): &(Vec<Duration>, usize), longest_allowed: Duration) {
-    assert!(delays.len() < 2 * handed_over, "{handed_over} of {} went to the other client", delays.len());
+    assert_ne!(*handed_over, 0, "the other client had it, too");
     let (median, usual) = (delays[delays.len() / 2], delays[delays.len() * 99 / 100]);
     let longest = delays.last().unwrap();
     assert!(usual < ms(300), "median {median:?}, 99 % below {usual:?}, longest {longest:?}");
@@ -65,7 +65,9 @@ async fn b43_no_call_is_lost_in_thousands_of_hand_overs() -> TestResult {
     let servers = five().await;
     let seen = to_and_fro(two(&servers).await, 2_500, BY_CALL_ONLY, ms(0)).await;
     check(&seen, ms(2_000));
-    let median = seen.0[seen.0.len() / 2];
+    let (grants, handed_over) = (seen.0.len(), seen.1);
+    assert!(grants < 2 * handed_over, "{handed_over} of {grants} went to the other client");
+    let median = seen.0[grants / 2];
     assert!(median < ms(100), "the median is a few round trips: {median:?}");
     Ok(())
 }

@@ -1,8 +1,8 @@
 //! B45 where waiters stand in line: a wait ends when it should, says how it ended, and leaves no place behind.
 
 use crate::common::{in_virtual_time, ms};
-use crate::world::{Client, NODE_TIMEOUT, RETRY, World, begin, lined_up};
-use redlock_backends::faulty::Fault;
+use crate::world::{Client, NODE_TIMEOUT, RETRY, World, begin, lined_up, on_its_way};
+use redlock_backends::faulty::{Fault, Question};
 use redlock_core::{AcquireError, Guard, NodeError, NodeOutcome, Retry};
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
@@ -139,6 +139,24 @@ fn b45_no_wait_is_one_attempt_that_asks_all_nodes() {
             });
         }
     }
+}
+
+/// An arbiter that falls silent is replaced, and the attempts are counted as they are asked for.
+#[test]
+fn b45_an_arbiter_that_fails_costs_no_attempt() {
+    in_virtual_time(async {
+        let world = World::new(5, 1);
+        let (_guard, client) = prepared(&world, Where::BehindAnotherClient).await;
+        // It still seems to listen.
+        client.nodes[world.arbiter()].always(|question| match question {
+            Question::Listen => on_its_way(),
+            _ => Fault::lose_request(),
+        });
+        let retry = Retry { wait: ms(300), delay: ms(2_000), jitter: ms(0), ..RETRY };
+        let result = client.redlock.request("r").retry(retry).acquire().await;
+        let Err(AcquireError::TimedOut { attempts, .. }) = &result else { panic!("{result:?}") };
+        assert_eq!(*attempts, 2, "one at once, and one when the time was over");
+    });
 }
 
 /// A deadline that passes in the very moment in which the lock becomes free ends in a grant or in nothing.

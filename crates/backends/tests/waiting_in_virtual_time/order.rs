@@ -133,6 +133,34 @@ fn a_call_that_overtakes_the_release_is_followed_up_soon() {
     }
 }
 
+/// Nodes that are late once, in the very attempt for which somebody was called, cost that attempt and no pause.
+#[test]
+fn whoever_was_called_and_met_late_nodes_asks_again_soon() {
+    for seed in 0..10 {
+        in_virtual_time(async {
+            let world = World::new(5, seed);
+            let (holder, waiter) = (world.client(), world.client());
+            let guard = holder.redlock.acquire("r").await.unwrap();
+            let (retry, redlock) = (Retry { delay: ms(5_000), jitter: ms(0), ..RETRY }, waiter.redlock.clone());
+            let waits = begin(async move {
+                let guard = redlock.request("r").retry(retry).acquire().await.unwrap();
+                let at = Instant::now();
+                drop(guard);
+                at
+            });
+            lined_up().await;
+            for (number, node) in waiter.nodes.iter().enumerate() {
+                if number != world.arbiter() {
+                    node.script([Fault::request_delay(ms(70))]);
+                }
+            }
+            let released = release(guard).await;
+            let delay = waits.await.unwrap() - released;
+            assert!(delay <= ms(500), "seed {seed}: {delay:?}");
+        });
+    }
+}
+
 /// The longest wait over the mean one, in a crowd of eight clients with four tasks each that ask again at once.
 #[test]
 fn waits_in_a_crowd_are_alike() {
