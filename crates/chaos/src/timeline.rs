@@ -44,15 +44,16 @@ background:var(--ground);color:var(--text)}h1{font-size:1.5rem;margin:.2rem 0}h2
 p{margin:.4rem 0;max-width:48rem}.good{color:var(--good)}.bad{color:var(--bad)}.soft{color:var(--soft)}\
 .facts{display:grid;grid-template-columns:repeat(auto-fill,minmax(9.5rem,1fr));gap:.5rem;margin:1rem 0}\
 .facts div{border:1px solid var(--line);border-radius:6px;padding:.4rem .6rem}.facts b{display:block;font-size:1.25rem}\
-ul.faults{columns:15rem;padding-left:0;list-style:none;margin:.3rem 0}ul.faults li{break-inside:avoid}\
-li b{display:inline-block;min-width:2.6rem;text-align:right;margin-right:.5rem;font-variant-numeric:tabular-nums}\
+ul.faults{columns:16rem;padding-left:0;list-style:none;margin:.3rem 0}ul.faults li{break-inside:avoid;padding-left:3.1rem;\
+position:relative}\
+ul.faults b{position:absolute;left:0;width:2.6rem;text-align:right;font-variant-numeric:tabular-nums}\
 ol.findings{padding-left:1.4rem}ol.findings li{overflow-wrap:anywhere;margin:.2rem 0}\
 .legend{display:flex;flex-wrap:wrap;gap:.3rem 1.1rem;font-size:.85rem;margin:.5rem 0}.legend svg{vertical-align:-2px}\
 details{border-top:1px solid var(--line)}summary{cursor:pointer;padding:.45rem 0;font-variant-numeric:tabular-nums}\
 .strip{overflow-x:auto;padding-bottom:.5rem}.strip svg{display:block;min-width:52rem;width:100%;height:auto}\
-svg text{font:10.5px system-ui,sans-serif;fill:var(--soft)}svg .ground{fill:var(--row)}svg .tick{stroke:var(--line)}\
+svg text{font:10.5px system-ui,sans-serif;fill:var(--soft)}svg .name{fill:var(--text)}svg .ground{fill:var(--row)}svg .tick{stroke:var(--line)}\
 svg .fault{fill:var(--fault);opacity:.8}svg .forget{fill:var(--forget);opacity:.85}svg .frozen{fill:var(--fault);opacity:.28}\
-svg .valid{opacity:.28}svg .refused{stroke:var(--bad);stroke-width:2;fill:none}svg .lost{fill:var(--bad)}\
+svg .valid{opacity:.16}svg .overdue{fill:none;stroke:var(--bad);stroke-dasharray:3 2}svg .refused{stroke:var(--bad);stroke-width:2;fill:none}svg .lost{fill:var(--bad)}\
 svg .unknown{fill:none;stroke:var(--soft);stroke-width:1.5}svg .write{stroke:var(--text);stroke-width:1}\
 svg .found{stroke:var(--bad);stroke-width:1.5;stroke-dasharray:3 2}svg .excused{stroke:var(--soft);stroke-dasharray:2 3}";
 
@@ -151,7 +152,8 @@ fn legend(page: &mut String) {
     }
     for (drawing, what) in [
         ("<rect width=14 height=11 fill='#3b7dd8'/>", "held"),
-        ("<rect class=valid width=14 height=11 fill='#3b7dd8'/>", "given back, still valid or overdue"),
+        ("<rect class=valid width=14 height=11 fill='#3b7dd8'/>", "given back before its end"),
+        ("<rect class=overdue x=1 y=1 width=12 height=9 />", "at work without a lock"),
         ("<line class=write x1=7 y1=0 x2=7 y2=11 />", "write applied"),
         ("<path class=refused d='M3 1l8 9M11 1l-8 9'/>", "write refused as stale"),
         ("<circle class=unknown cx=7 cy=5.5 r=4 />", "answer lost"),
@@ -311,6 +313,7 @@ fn draw(page: &mut String, from: Micros, content: &Content<'_>) {
         let _ = write!(page, "<text x={x:.1} y=11 text-anchor={shift}>{} s</text>", at / 1_000_000);
     }
     content.faults.iter().for_each(|fault| draw_fault(page, &frame, fault));
+    content.faults.iter().for_each(|fault| name_fault(page, &frame, fault, &content.faults));
     content.holds.iter().for_each(|(life, hold)| draw_hold(page, &frame, life, hold));
     for finding in &content.findings {
         let x = frame.x(finding.at);
@@ -355,15 +358,24 @@ fn draw_fault(page: &mut String, frame: &Frame, fault: &Fault) {
         "<rect class={class} x={from:.1} y={top} width={width:.1} height={}><title>{title}</title></rect>",
         bottom - top
     );
-    // Where it begins, and where there is room: a short name.
-    if frame.has(fault.at) && rows == 1 && from + 60.0 < WIDTH {
-        let _ = write!(
-            page,
-            "<text x={:.1} y={}>{}</text>",
-            to.max(from + 2.5) + 2.0,
-            top + ROW - 4.5,
-            short_name(fault.kind)
-        );
+}
+
+/// A short name in or beside a fault, where it begins and where there is room: not in the middle of a client's rows, and not
+/// over the next one.
+fn name_fault(page: &mut String, frame: &Frame, fault: &Fault, all: &[&Fault]) {
+    let (from, to) = (frame.x(fault.at), frame.x(fault.until));
+    if !frame.has(fault.at) || matches!(fault.target, Target::Client(_)) {
+        return;
+    }
+    let name = short_name(fault.kind);
+    let width = 6.0 * f64::from(u32::try_from(name.chars().count()).unwrap_or(0)) + 4.0;
+    let inside = from + width < to;
+    let x = if inside { from } else { to.max(from + 2.5) } + 2.0;
+    let others = all.iter().filter(|other| other.target == fault.target && fault.at < other.at);
+    let next = others.map(|other| frame.x(other.at)).fold(WIDTH, f64::min);
+    if inside || x + width <= next {
+        let y = y(row(fault.target)) + ROW - 4.5;
+        let _ = write!(page, "<text class=name x={x:.1} y={y}>{name}</text>");
     }
 }
 
@@ -402,20 +414,29 @@ fn draw_hold(page: &mut String, frame: &Frame, life: &Life, hold: &Hold) {
         seconds(hold.at),
         seconds(hold.valid_until)
     ));
-    let busy_until = hold.writes.iter().filter_map(|write| write.answer.as_ref().map(|(at, _)| *at)).max();
-    let held_until = hold.relied_until();
-    // Faint: valid although it was given back, or at work although it is not valid any more.
-    let faint_until = hold.valid_until.max(busy_until.unwrap_or(0)).max(hold.released.unwrap_or(0));
-    for (class, from, to) in [("held", hold.at, held_until), ("valid", held_until, faint_until)] {
-        if to < frame.from || frame.from + STRIP < from || to <= from && class == "valid" {
+    let answered = hold.writes.iter().filter_map(|write| write.answer.as_ref().map(|(at, _)| *at)).max();
+    let relied_until = hold.relied_until();
+    let worked_until = hold.released.or(answered).unwrap_or(relied_until);
+    for (class, from, to, inset) in [
+        ("held", hold.at, relied_until, 0.0),
+        ("valid", relied_until, hold.valid_until, 3.5),
+        ("overdue", relied_until, worked_until, 1.0),
+    ] {
+        if to < frame.from || frame.from + STRIP < from || to <= from && class != "held" {
+            continue;
+        }
+        // Told of its loss before the end of its validity: what is left of that is nothing to be relied on.
+        if class == "valid" && hold.released.is_none_or(|at| relied_until < at) {
             continue;
         }
         let (from, to) = (frame.x(from), frame.x(to));
-        let (top, height) = if class == "valid" { (top + 3.5, height - 7.0) } else { (top, height) };
+        let fill = if class == "overdue" { "none" } else { colour };
         let _ = write!(
             page,
-            "<rect class={class} x={from:.1} y={top:.1} width={:.1} height={height:.1} fill='{colour}'><title>{title}</title></rect>",
-            (to - from).max(1.0)
+            "<rect class={class} x={from:.1} y={:.1} width={:.1} height={:.1} fill='{fill}'><title>{title}</title></rect>",
+            top + inset,
+            (to - from).max(1.0),
+            height - 2.0 * inset
         );
     }
     for write in &hold.writes {
