@@ -350,7 +350,7 @@ pub(crate) fn release(lane: &Arc<Lane>, undertaking: &Arc<Undertaking>, node: us
     })
 }
 
-/// Leaves the lines for an undertaking's resources on one node. Tried once: a place that stays is found deaf.
+/// Leaves the lines for an undertaking's resources on one node. Tried once: a place that stays is overtaken.
 pub(crate) fn leave(lane: &Arc<Lane>, node: usize, prefix: &KeyPrefix, resources: &Resources, place: Place) -> Call {
     let (lane, prefix, resources) = (Arc::clone(lane), prefix.clone(), resources.clone());
     Box::pin(async move {

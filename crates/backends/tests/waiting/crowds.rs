@@ -153,3 +153,25 @@ async fn a_crowd_is_served_one_after_the_other() -> TestResult {
     assert_no_keys(&servers, ms(5_000)).await;
     Ok(())
 }
+
+/// A holder that lets go in the same breath calls the next one, not its own place in a line that it has yet to leave. Ten
+/// intervals, of a tenth of a second at least, would pass otherwise.
+#[tokio::test]
+async fn holders_that_let_go_at_once_do_not_cost_those_behind_an_interval() -> TestResult {
+    let servers = five().await;
+    let guard = client(&servers).await.request("r").ttl(ms(60_000)).try_acquire().await?;
+    let mut waiters = tokio::task::JoinSet::new();
+    for position in 1..=10 {
+        let waiter = client(&servers).await;
+        waiters.spawn(async move {
+            waiter.acquire("r").await.unwrap().release().await;
+            waiter.settled().await;
+        });
+        stand_in_line(&servers, "r", position).await;
+    }
+    let began = tokio::time::Instant::now();
+    guard.release().await;
+    waiters.join_all().await;
+    assert!(began.elapsed() < ms(700), "{:?} for ten hand-overs", began.elapsed());
+    Ok(())
+}

@@ -37,6 +37,29 @@ fn clients_are_served_in_the_order_in_which_they_lined_up() {
     }
 }
 
+/// The one who lets go at once calls the next one, not its own place in a line that it is about to leave.
+#[test]
+fn holders_that_let_go_at_once_do_not_cost_those_behind_an_interval() {
+    in_virtual_time(async {
+        let world = World::new(5, 3);
+        let guard = world.client().redlock.acquire("r").await.unwrap();
+        let mut waiters = JoinSet::new();
+        for _ in 0..10 {
+            let client = world.client();
+            waiters.spawn(async move {
+                let guard = client.redlock.acquire("r").await.unwrap();
+                guard.release().await;
+                client.redlock.settled().await;
+            });
+            lined_up().await;
+        }
+        let began = Instant::now();
+        guard.release().await;
+        waiters.join_all().await;
+        assert!(began.elapsed() < ms(100), "{:?} for ten hand-overs", began.elapsed());
+    });
+}
+
 #[test]
 fn tasks_of_one_client_are_served_in_the_order_in_which_they_came() {
     in_virtual_time(async {
