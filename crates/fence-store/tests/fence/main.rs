@@ -7,6 +7,8 @@
 #![cfg(any(feature = "mysql", feature = "postgres", feature = "sqlite"))]
 
 mod clients;
+#[cfg(any(feature = "mysql", feature = "postgres"))]
+mod costs;
 mod guard_cascades;
 mod guard_docs;
 mod guard_install;
@@ -18,6 +20,8 @@ mod guard_races;
 #[cfg(feature = "sqlite")]
 mod guard_sqlite;
 mod guards;
+mod histories;
+mod histories_counters;
 mod interleavings;
 mod interrupted;
 mod joined;

@@ -26,6 +26,12 @@ pub(crate) trait TestDb: Dialect {
     /// Counts sessions in this database that have a transaction open.
     const OPEN_TRANSACTIONS: &'static str;
 
+    /// Counts what other sessions in this database have locked.
+    const LOCKS: &'static str;
+
+    /// Counts the other sessions in this database.
+    const OTHER_SESSIONS: &'static str;
+
     /// The URL of a new, empty database, and what keeps it there.
     fn new_database() -> impl Future<Output = (String, Option<TempDir>)>;
 }
@@ -200,6 +206,10 @@ fn database_name() -> String {
 impl TestDb for sqlx::Postgres {
     const OPEN_TRANSACTIONS: &'static str = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() \
                                              AND pid <> pg_backend_pid() AND xact_start IS NOT NULL";
+    const LOCKS: &'static str = "SELECT count(*) FROM pg_locks JOIN pg_database ON pg_database.oid = database \
+                                 WHERE datname = current_database() AND pid <> pg_backend_pid()";
+    const OTHER_SESSIONS: &'static str = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() \
+                                          AND backend_type = 'client backend' AND pid <> pg_backend_pid()";
 
     async fn new_database() -> (String, Option<TempDir>) {
         let server = redlock_bench::sql::Postgres::shared().unwrap_or_else(|error| panic!("{error}"));
@@ -212,6 +222,11 @@ impl TestDb for sqlx::MySql {
     const OPEN_TRANSACTIONS: &'static str = "SELECT count(*) FROM information_schema.innodb_trx \
                                              JOIN information_schema.processlist ON id = trx_mysql_thread_id \
                                              WHERE db = DATABASE() AND id <> CONNECTION_ID()";
+    const LOCKS: &'static str = "SELECT CAST(COALESCE(SUM(trx_rows_locked + trx_tables_locked), 0) AS SIGNED) \
+                                 FROM information_schema.innodb_trx JOIN information_schema.processlist \
+                                 ON id = trx_mysql_thread_id WHERE db = DATABASE() AND id <> CONNECTION_ID()";
+    const OTHER_SESSIONS: &'static str = "SELECT COUNT(*) FROM information_schema.processlist \
+                                          WHERE db = DATABASE() AND id <> CONNECTION_ID()";
 
     async fn new_database() -> (String, Option<TempDir>) {
         let server = redlock_bench::sql::MariaDb::shared().unwrap_or_else(|error| panic!("{error}"));
@@ -234,6 +249,10 @@ pub(crate) async fn database_on<DB: TestDb>(server: &str) -> (String, Option<Tem
 impl TestDb for sqlx::Sqlite {
     /// Never more than none: whether one is open shows in that a write goes through.
     const OPEN_TRANSACTIONS: &'static str = "DELETE FROM fence_ledger WHERE resource = 'nobody' RETURNING 1";
+    /// 1 if a reader or a writer keeps it from emptying the log.
+    const LOCKS: &'static str = "PRAGMA wal_checkpoint(TRUNCATE)";
+    /// There is no server to ask. Closing a pool waits for its connections.
+    const OTHER_SESSIONS: &'static str = "SELECT 0";
 
     async fn new_database() -> (String, Option<TempDir>) {
         let folder = tempfile::tempdir().unwrap();
