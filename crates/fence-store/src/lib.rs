@@ -81,6 +81,8 @@
 //! The book, in the repository's `docs/`, says what a table needs and what each verdict asks for (`docs/fencing.md`).
 
 mod check;
+#[cfg(feature = "conformance")]
+pub mod conformance;
 mod dialect;
 mod error;
 mod guard;

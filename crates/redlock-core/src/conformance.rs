@@ -113,7 +113,7 @@ impl Promise {
     /// # Cancel safety
     /// Locks of the check may be left on the node, under a prefix that nobody else uses.
     pub async fn check(&self, fixture: &dyn Fixture) -> Result<Kept, Broken> {
-        let broken = |instead| Broken { promise: self.name, rule: self.rule, instead };
+        let broken = |instead| Broken::new(self.name, self.rule, instead);
         let stage = Stage::open(fixture).await;
         let outcome = tokio::time::timeout(PROMISE_LIMIT, (self.check)(&stage)).await;
         // What was left by a node that does not answer is left for good.
@@ -155,10 +155,24 @@ pub struct Broken {
     pub instead: String,
 }
 
+impl Broken {
+    /// For kits that check other promises.
+    #[must_use]
+    pub fn new(promise: &'static str, rule: &'static str, instead: impl Into<String>) -> Self {
+        Self { promise, rule, instead: instead.into() }
+    }
+}
+
 /// What came of all promises.
 #[derive(Clone, Debug)]
 #[must_use]
 pub struct Conformance(Vec<(&'static str, Result<Kept, Broken>)>);
+
+impl FromIterator<(&'static str, Result<Kept, Broken>)> for Conformance {
+    fn from_iter<I: IntoIterator<Item = (&'static str, Result<Kept, Broken>)>>(verdicts: I) -> Self {
+        Self(verdicts.into_iter().collect())
+    }
+}
 
 impl Conformance {
     /// What came of each promise, by its name.
@@ -219,7 +233,7 @@ pub async fn check_all(fixture: &dyn Fixture) -> Conformance {
     for promise in PROMISES {
         verdicts.push((promise.name, promise.check(fixture).await));
     }
-    Conformance(verdicts)
+    verdicts.into_iter().collect()
 }
 
 /// Makes of one list: a public function per promise, the table of all, and the macro that makes a test of each.
