@@ -16,7 +16,7 @@ pub struct Retry {
     pub wait: Duration,
     /// The most attempts made within that time.
     pub attempts: u32,
-    /// The pause between two attempts.
+    /// The pause between two attempts; with the jitter, a millisecond at least.
     pub delay: Duration,
     /// A random part added to the pause, evenly spread from zero to this, so that contenders fall out of step.
     pub jitter: Duration,

@@ -33,6 +33,9 @@ use crate::telemetry;
 use std::sync::Arc;
 use std::time::Duration;
 
+/// The shortest pause, whatever was asked for: nodes are not asked without any.
+const PAUSE_MIN: Duration = Duration::from_millis(1);
+
 /// Whoever stands in line asks again by itself after so many pauses: in case a call was lost, or nobody calls because the
 /// holder has died.
 const INTERVAL_PAUSES: u32 = 4;
@@ -170,7 +173,7 @@ impl<'a> Waiting<'a> {
 
     /// Waits for the next attempt's moment, and says whom it asks.
     async fn next_approach(&mut self, error: &AcquireError, tried: Approach) -> Approach {
-        let pause = self.retry.delay.saturating_add(self.client.random_part_of(self.retry.jitter));
+        let pause = self.retry.delay.saturating_add(self.client.random_part_of(self.retry.jitter)).max(PAUSE_MIN);
         let AcquireError::Contended(report) = error else {
             // Whoever stands in line may have been called just now: a node or two that were late once are no outage.
             let soon = if self.in_line.is_empty() { pause } else { self.soon(self.terms.node_timeout) };

@@ -6,7 +6,7 @@ use redlock_core::{AcquireError, Redlock, ReleaseOutcome};
 use std::time::Duration;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn three_redis_an_etcd_and_a_postgres_are_a_quorum_whichever_two_are_silent() {
+async fn three_redis_an_etcd_and_a_postgres_are_a_quorum_while_two_neighbours_are_silent() {
     let fixtures: [Box<dyn Fixture>; 5] = [
         Box::new(OnRedis::start().await),
         Box::new(OnRedis::start().await),

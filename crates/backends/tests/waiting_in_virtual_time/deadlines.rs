@@ -180,3 +180,16 @@ fn a_deadline_that_meets_the_release_leaves_nothing_behind() {
         }
     }
 }
+
+/// No pause at all was asked for. Nodes are not asked without one: in virtual time that would never end.
+#[test]
+fn a_wait_without_pauses_ends_with_its_deadline() {
+    in_virtual_time(async {
+        let world = World::new(3, 1);
+        let _guard = world.client().redlock.acquire("r").await.unwrap();
+        let retry = Retry { wait: ms(50), attempts: u32::MAX, delay: ms(0), jitter: ms(0) };
+        let result = world.client().redlock.request("r").retry(retry).acquire().await;
+        let Err(AcquireError::TimedOut { attempts, .. }) = result else { panic!("{result:?}") };
+        assert!(attempts < 60, "{attempts} attempts in 50 ms");
+    });
+}
