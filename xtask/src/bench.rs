@@ -3,7 +3,7 @@
 //!
 //! Builds the load generator with optimisations and hands the words over to it; its usage is the load generator's. Two
 //! words are looked at here: `--install-peers` brings the libraries in other languages first, and `--docs` means the
-//! book's folder of pictures.
+//! folder of the book.
 
 use std::process::Command;
 
@@ -11,8 +11,8 @@ use anyhow::{Result, ensure};
 
 use crate::run::{self, cargo, root};
 
-/// The book's pictures.
-const PICTURES: &str = "docs/images";
+/// The book.
+const BOOK: &str = "docs";
 
 pub(crate) fn run(words: &[&str]) -> Result<()> {
     if words.contains(&"--install-peers") {
@@ -20,12 +20,11 @@ pub(crate) fn run(words: &[&str]) -> Result<()> {
     }
     // All at once, as the generator runs a second program that counts allocations.
     run::run(&mut cargo("build --release --package redlock-bench --features load --bins"))?;
-    let pictures = root().join(PICTURES).display().to_string();
     let mut load = cargo("run --release --package redlock-bench --features load --bin load --");
     for word in words.iter().filter(|word| **word != "--install-peers") {
         load.arg(word);
         if *word == "--docs" {
-            load.arg(&pictures);
+            load.arg(BOOK);
         }
     }
     run::run(&mut load)

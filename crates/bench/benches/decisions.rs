@@ -65,18 +65,54 @@ fn pure(c: &mut Criterion) {
     });
 }
 
+/// Our client on so many nodes that answer at once.
+fn client_of(nodes: usize) -> Redlock {
+    let nodes = (0..nodes).map(|node| Arc::new(MemoryNode::new(format!("memory {node}"))) as Arc<dyn LockNode>);
+    Redlock::builder().nodes(nodes).build().expect("the defaults suit an odd number of nodes")
+}
+
 fn in_memory(c: &mut Criterion) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
-    let nodes = (0..NODES).map(|node| Arc::new(MemoryNode::new(format!("memory {node}"))) as Arc<dyn LockNode>);
-    let redlock = Redlock::builder().nodes(nodes).build().expect("the defaults suit five nodes");
-    let redlock = &redlock;
+    for nodes in [1, 3, 5, 7] {
+        let redlock = &client_of(nodes);
+        c.bench_function(&format!("acquire + release/{nodes} nodes in memory"), |b| {
+            b.to_async(&runtime).iter(|| async move {
+                let guard = redlock.try_acquire("orders/42").await.expect("nobody else is there");
+                guard.release().await.outcome
+            });
+        });
+    }
 
-    c.bench_function("acquire + release/five nodes in memory", |b| {
+    let redlock = &client_of(NODES);
+    let names: Vec<String> = (0..16).map(|number| format!("orders/{number}")).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let names = names.as_slice();
+    c.bench_function("acquire + release/five nodes in memory, 16 resources", |b| {
         b.to_async(&runtime).iter(|| async move {
-            let guard = redlock.try_acquire("orders/42").await.expect("nobody else is there");
+            let guard = redlock.try_acquire(names).await.expect("nobody else is there");
             guard.release().await.outcome
         });
     });
+
+    let holder = runtime.block_on(redlock.try_acquire("held")).expect("nobody else is there");
+    c.bench_function("refused/five nodes in memory", |b| {
+        b.to_async(&runtime).iter(|| async move { redlock.try_acquire("held").await.is_err() });
+    });
+    c.bench_function("extend/five nodes in memory", |b| {
+        b.to_async(&runtime).iter(|| async { holder.extend().await.is_ok() });
+    });
+
+    // Eight tasks that take turns: what the queue inside the process adds to the lock.
+    c.bench_function("eight tasks take turns/five nodes in memory", |b| {
+        b.to_async(&runtime).iter(|| async move {
+            let turn = async || {
+                let guard = redlock.acquire("turns").await.expect("everybody gives it back");
+                guard.release().await.outcome
+            };
+            tokio::join!(turn(), turn(), turn(), turn(), turn(), turn(), turn(), turn())
+        });
+    });
+    runtime.block_on(holder.release());
 }
 
 criterion_group!(benches, pure, in_memory);

@@ -12,7 +12,7 @@ use std::process::ExitCode;
 use std::sync::Mutex;
 use std::time::Instant;
 
-use redlock_bench::load::report::Report;
+use redlock_bench::load::report::{BOOK, Report};
 use redlock_bench::load::{self, LoadError, Places, Plan, Scenario};
 use tokio::runtime::Runtime;
 
@@ -23,7 +23,7 @@ usage: load [--quick] [--only SCENARIO]… [--json] [--docs FOLDER] [--strict] [
   --quick                      under two minutes instead of under ten
   --only SCENARIO              alone, network, throughput, resources, crowd, waiters, cost or fence; may be repeated
   --json                       the report as JSON on standard output
-  --docs FOLDER                writes the pictures into this folder as well, for the book
+  --docs FOLDER                refreshes the measured page and the pictures of the book in this folder
   --strict                     fails if a goal is missed
   --threads N                  worker threads of the runtime; 0, the default, for everything on one thread
   --out FOLDER                 where the report goes: report.html, report.json, report.md
@@ -82,6 +82,8 @@ fn read(words: &[String]) -> Option<Wish> {
     while let Some(word) = words.next() {
         match word.as_str() {
             "--quick" => wish.plan = Plan::quick(),
+            // Not for people: to see that everything works.
+            "--tiny" => wish.plan = Plan::tiny(),
             "--only" => {
                 let name = words.next()?;
                 wish.only.push(Scenario::ALL.into_iter().find(|scenario| scenario.name() == name)?);
@@ -136,9 +138,13 @@ fn write_files(report: &Report, out: &Path, docs: Option<&Path>) -> std::io::Res
     std::fs::write(out.join("report.json"), format!("{:#}\n", report.to_json()))?;
     std::fs::write(out.join("report.md"), report.to_markdown())?;
     if let Some(docs) = docs {
-        std::fs::create_dir_all(docs)?;
+        let images = docs.join("images");
+        std::fs::create_dir_all(&images)?;
+        std::fs::write(docs.join("measured.md"), report.to_markdown())?;
         for (name, picture) in report.pictures() {
-            std::fs::write(docs.join(name), picture)?;
+            if name.strip_suffix(".svg").is_some_and(|name| BOOK.contains(&name)) {
+                std::fs::write(images.join(name), picture)?;
+            }
         }
     }
     Ok(())

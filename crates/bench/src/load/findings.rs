@@ -158,7 +158,8 @@ pub fn shown(figure: Option<&Figure>) -> String {
 pub fn number(value: f64, unit: Unit) -> String {
     match unit {
         Unit::Share => format!("{:.0} %", value * 100.0),
-        Unit::Ratio | Unit::RoundTrips => format!("{value:.2}"),
+        Unit::Ratio | Unit::RoundTrips if value.abs() < 10.0 => format!("{value:.2}"),
+        Unit::Ratio | Unit::RoundTrips if value.abs() < 100.0 => format!("{value:.1}"),
         _ if value == 0.0 => "0".into(),
         _ if value.abs() < 10.0 => format!("{value:.1}"),
         _ => thousands(value),
@@ -190,6 +191,8 @@ mod tests {
         assert_eq!(number(-1_234.0, Unit::Micros), "−1\u{202f}234");
         assert_eq!(number(0.767, Unit::Share), "77 %");
         assert_eq!(number(1.0249, Unit::Ratio), "1.02");
+        assert_eq!(number(12.34, Unit::Ratio), "12.3");
+        assert_eq!(number(4_375.16, Unit::Ratio), "4\u{202f}375");
     }
 
     #[test]

@@ -35,6 +35,9 @@ const READY_MAX: Duration = Duration::from_secs(30);
 /// How much longer than it was told a process may take to answer.
 const ANSWER_SLACK: Duration = Duration::from_secs(5);
 
+/// The same for a single task, of which it is known that some never come back.
+const ALONE_SLACK: Duration = Duration::from_secs(3);
+
 /// A running process.
 #[derive(Debug)]
 pub(super) struct Peer {
@@ -93,7 +96,8 @@ impl Peer {
         let mut outcome = Outcome::default();
         if self.stalled.is_none() {
             let asked = Instant::now();
-            match self.ask(&format!("alone {resource} {ttl} {lead_in} {rounds} {limit_ms}"), limit).await {
+            let question = format!("alone {resource} {ttl} {lead_in} {rounds} {limit_ms}");
+            match self.ask(&question, limit + ALONE_SLACK).await {
                 Ok(line) => {
                     for word in line.split(' ').skip(1) {
                         match word.parse() {
@@ -120,7 +124,7 @@ impl Peer {
         time: Duration,
     ) -> Result<(usize, usize), String> {
         let (ttl, millis) = (TTL.as_millis(), time.as_millis());
-        let line = self.ask(&format!("many {resource} {ttl} {tasks} {millis}"), time).await?;
+        let line = self.ask(&format!("many {resource} {ttl} {tasks} {millis}"), time + ANSWER_SLACK).await?;
         let words: Vec<&str> = line.split(' ').collect();
         match words[..] {
             ["rounds", done, failed] => Some((done.parse().ok(), failed.parse().ok())),
@@ -155,9 +159,9 @@ impl Peer {
         }
     }
 
-    async fn ask(&mut self, question: &str, time: Duration) -> Result<String, String> {
+    async fn ask(&mut self, question: &str, limit: Duration) -> Result<String, String> {
         self.say(question).await?;
-        self.line(time + ANSWER_SLACK).await
+        self.line(limit).await
     }
 
     async fn say(&mut self, line: &str) -> Result<(), String> {

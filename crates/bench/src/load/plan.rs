@@ -86,6 +86,9 @@ pub struct Plan {
     pub rounds: usize,
     /// The rounds before them that are not measured: the contestant before has left its traces in every cache.
     pub lead_in: usize,
+    /// How long everybody runs unmeasured once servers are in trouble: long enough for whoever learns from failures to
+    /// have learned.
+    pub warm_up: Duration,
     /// A turn begins no further round after this.
     pub turn_max: Duration,
     /// A contestant that is slow takes part in as many blocks as fit into this.
@@ -104,7 +107,7 @@ pub struct Plan {
     pub peer_blocks: usize,
     /// How often each of 32 tasks gets the lock.
     pub crowd_grants: usize,
-    /// How many herds of 32 tasks come in a block.
+    /// How many herds of 32 tasks come in a block for us; for other libraries one.
     pub herds: usize,
     /// When a crowd gives up.
     pub crowd_max: Duration,
@@ -121,6 +124,7 @@ impl Plan {
             blocks: 100,
             rounds: 50,
             lead_in: 5,
+            warm_up: Duration::from_millis(300),
             turn_max: Duration::from_millis(250),
             patience: Duration::from_secs(5),
             slow_blocks: 20,
@@ -131,7 +135,7 @@ impl Plan {
             peer_blocks: 2,
             crowd_grants: 10,
             herds: 4,
-            crowd_max: Duration::from_secs(6),
+            crowd_max: Duration::from_secs(4),
             cost_rounds: 400,
         }
     }
@@ -142,7 +146,8 @@ impl Plan {
         Self {
             blocks: 15,
             rounds: 40,
-            patience: Duration::from_millis(800),
+            warm_up: Duration::from_millis(100),
+            patience: Duration::from_millis(500),
             slow_blocks: 5,
             slow_rounds: 15,
             many_blocks: 4,
@@ -151,8 +156,8 @@ impl Plan {
             peer_blocks: 1,
             crowd_grants: 6,
             herds: 2,
-            crowd_max: Duration::from_millis(2_500),
-            cost_rounds: 200,
+            crowd_max: Duration::from_millis(1_500),
+            cost_rounds: 100,
             ..Self::whole()
         }
     }
@@ -164,6 +169,7 @@ impl Plan {
             blocks: 2,
             rounds: 3,
             lead_in: 1,
+            warm_up: Duration::from_millis(20),
             turn_max: Duration::from_millis(50),
             patience: Duration::from_millis(300),
             slow_blocks: 2,

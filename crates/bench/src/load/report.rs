@@ -10,6 +10,28 @@ use super::findings::Findings;
 use super::goals::{Outcome, Verdict, judge};
 use super::origin::Origin;
 
+/// The pictures that the book shows.
+pub const BOOK: [&str; 18] = [
+    "alone",
+    "alone-sizes",
+    "alone-peers",
+    "alone-frozen",
+    "alone-killed",
+    "alone-slowed",
+    "network-0-5",
+    "network-5",
+    "throughput",
+    "throughput-tasks",
+    "resources",
+    "one-process-total",
+    "processes-total",
+    "processes-handover-p50",
+    "waiters-commands",
+    "waiters-time",
+    "cost-instructions",
+    "cost-allocations",
+];
+
 /// One comparison.
 #[derive(Debug, Clone)]
 pub struct Report {

@@ -24,6 +24,7 @@ table{border-collapse:collapse;width:100%;font-size:.875rem}\
 th,td{padding:.4rem .7rem;text-align:right;white-space:nowrap;border-top:1px solid var(--line);font-variant-numeric:tabular-nums;\
 vertical-align:top}\
 thead th{border-top:0;color:var(--soft);font-weight:600;background:var(--card);vertical-align:bottom}\
+thead th:first-child{background:var(--card)}\
 th:first-child,td:first-child{text-align:left;position:sticky;left:0;background:var(--paper)}small{color:var(--soft)}\
 .goals td:first-child{white-space:normal;padding-left:1.4rem}.goals td:last-child{white-space:normal}\
 .goals .row td{font-weight:600;background:var(--card);white-space:normal;padding-left:.7rem;text-align:left}\

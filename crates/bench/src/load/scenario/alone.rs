@@ -2,11 +2,11 @@
 //! had for less, next to other libraries, and with a server in trouble.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use super::super::contestant::{Client, Contestant, Turn, rslock};
 use super::super::fan_out::Commands;
 use super::super::findings::Findings;
+use super::super::goals::PEERS;
 use super::super::interleave::{interleave, part_of};
 use super::super::plan::Plan;
 use super::super::plot::{Bar, Plot, Series, Tone};
@@ -21,10 +21,6 @@ const NAME: &str = "alone";
 /// The sizes of quorums.
 const SIZES: [usize; 4] = [1, 3, 5, 7];
 
-/// How long the contestants run unmeasured once servers are in trouble: long enough for whoever learns from failures to
-/// have learned.
-const WARM_UP: Turn = Turn { lead_in: 0, rounds: 2_000, limit: Duration::from_millis(300) };
-
 pub(super) async fn run(
     plan: &Plan,
     places: &Places,
@@ -34,9 +30,9 @@ pub(super) async fn run(
 ) -> Result<(), LoadError> {
     let mut contestants = connect(places, stage, findings).await?;
     // Everybody meets healthy servers first, so that nobody is measured while it is still connecting.
-    warm_up(&mut contestants).await;
+    warm_up(&mut contestants, plan).await;
     stage.make_trouble().await?;
-    warm_up(&mut contestants).await;
+    warm_up(&mut contestants, plan).await;
 
     let turn = Turn { lead_in: plan.lead_in, rounds: plan.rounds, limit: plan.turn_max };
     let entries = interleave(&mut contestants, plan.blocks, turn, plan, part_of(progress, NAME)).await;
@@ -44,6 +40,11 @@ pub(super) async fn run(
     for entry in &entries {
         for to in ["scripts-5", "plain-5", "redlock-5"].into_iter().filter(|to| *to != entry.name) {
             file_ratio(findings, NAME, &entries, &entry.name, to);
+        }
+        for (peer, how) in PEERS.iter().flat_map(|peer| ["5", "frozen", "killed", "slowed"].map(|how| (peer, how))) {
+            if entry.name == format!("{peer}-{how}") && how != "5" {
+                file_ratio(findings, NAME, &entries, &entry.name, &format!("redlock-{how}"));
+            }
         }
         for fault in Fault::ALL {
             if let Some(client) = entry.name.strip_suffix(&format!("-{}", fault.name())) {
@@ -91,12 +92,6 @@ async fn connect(places: &Places, stage: &Stage, findings: &mut Findings) -> Res
     }
     let rslock = |urls: &[String]| Client::Rslock(rslock(urls));
     all.push(Contestant::new("rslock-5", "rslock, 5 servers", rslock(&urls)));
-    for library in Library::FOREIGN {
-        if let Some(peer) = library.start(places, &urls, findings).await {
-            let what = format!("{} {}, 5 servers", library.name(), peer.version);
-            all.push(Contestant::new(format!("{}-5", library.name()), what, Client::Peer(Box::new(peer))));
-        }
-    }
     for fault in Fault::ALL {
         let (urls, name, what) = (stage.with(fault), fault.name(), fault.what());
         all.push(Contestant::ours(&format!("redlock-{name}"), &format!("redlock, {what}"), &urls).await?);
@@ -106,19 +101,26 @@ async fn connect(places: &Places, stage: &Stage, findings: &mut Findings) -> Res
             continue;
         }
         all.push(Contestant::new(format!("rslock-{name}"), format!("rslock, {what}"), rslock(&urls)));
-        for library in Library::FOREIGN {
-            if let Some(peer) = library.start(places, &urls, findings).await {
-                let what = format!("{}, {what}", library.name());
-                all.push(Contestant::new(format!("{}-{name}", library.name()), what, Client::Peer(Box::new(peer))));
-            }
+    }
+    let faults = [Fault::Frozen, Fault::Killed, Fault::Slowed];
+    let servers: Vec<Vec<String>> = [vec![stage.quorum(NODES)], faults.map(|fault| stage.with(fault)).into()].concat();
+    for library in Library::FOREIGN {
+        let peers = library.start_all(places, &servers, findings).await.unwrap_or_default();
+        for (place, peer) in peers.into_iter().enumerate() {
+            let (name, what) = match place.checked_sub(1).map(|place| faults[place]) {
+                None => ("5", format!("{} {}, 5 servers", library.name(), peer.version)),
+                Some(fault) => (fault.name(), format!("{}, {}", library.name(), fault.what())),
+            };
+            all.push(Contestant::new(format!("{}-{name}", library.name()), what, Client::Peer(Box::new(peer))));
         }
     }
     Ok(all)
 }
 
-async fn warm_up(contestants: &mut [Contestant]) {
+async fn warm_up(contestants: &mut [Contestant], plan: &Plan) {
+    let turn = Turn { lead_in: 0, rounds: usize::from(u16::MAX), limit: plan.warm_up };
     for contestant in contestants {
-        contestant.turn(WARM_UP).await;
+        contestant.turn(turn).await;
     }
 }
 
@@ -130,7 +132,7 @@ fn plots(findings: &Findings, entries: &[super::Entry]) -> Vec<Plot> {
             .map(|entry| bar(findings, &entry.what, &format!("alone/{}/p50", entry.name), tone(&entry.name)))
             .collect()
     };
-    let axis = "µs for acquire + release, p50; whiskers: where most blocks lie".to_owned();
+    let axis = "µs for acquire + release, p50".to_owned();
     let floor = Plot::Bars {
         id: "alone".into(),
         title: "Five servers, nobody else".into(),
@@ -147,20 +149,19 @@ fn plots(findings: &Findings, entries: &[super::Entry]) -> Vec<Plot> {
         bars: of(&["redlock-5", "rslock-5", "node-redlock-5", "pottery-5", "redlock-py-5"]),
         goal: None,
     };
-    let mut faults = Vec::new();
-    for client in ["redlock", "plain", "rslock", "node-redlock", "pottery", "redlock-py"] {
-        for fault in [Fault::Frozen, Fault::Killed, Fault::Slowed] {
-            faults.extend(of(&[&format!("{client}-{}", fault.name())]));
+    let faults = [Fault::Frozen, Fault::Killed, Fault::Slowed].map(|fault| {
+        let names: Vec<String> = ["redlock", "plain", "rslock", "node-redlock", "pottery", "redlock-py"]
+            .map(|client| format!("{client}-{}", fault.name()))
+            .into();
+        Plot::Bars {
+            id: format!("alone-{}", fault.name()),
+            title: format!("Five servers, {}", fault.what()),
+            axis: axis.clone(),
+            log: true,
+            bars: of(&names.iter().map(String::as_str).collect::<Vec<_>>()),
+            goal: None,
         }
-    }
-    let faults = Plot::Bars {
-        id: "alone-faults".into(),
-        title: "One of five servers in trouble".into(),
-        axis,
-        log: true,
-        bars: faults,
-        goal: None,
-    };
+    });
     let points = |client: &str| -> Vec<(f64, f64)> {
         let point = |size: &usize| {
             let p50 = findings.value(&format!("alone/{client}-{size}/p50"))?;
@@ -179,5 +180,5 @@ fn plots(findings: &Findings, entries: &[super::Entry]) -> Vec<Plot> {
             Series { label: "SET NX PX".into(), tone: Tone::Floor, points: points("plain") },
         ],
     };
-    vec![floor, sizes, peers, faults]
+    [vec![floor, sizes, peers], faults.into()].concat()
 }

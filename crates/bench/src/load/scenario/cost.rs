@@ -89,7 +89,7 @@ pub(super) async fn run(plan: &Plan, places: &Places, stage: &Stage, findings: &
 /// Allocations, and bytes, of one round.
 async fn allocations(counter: &Path, name: &str, rounds: usize, urls: &str) -> Result<(f64, f64), String> {
     if !counter.exists() {
-        return Err(format!("{} is not built; `cargo xtask bench` builds it", counter.display()));
+        return Err("the program `counted` is not built; `cargo xtask bench` builds it".into());
     }
     let mut command = Command::new(counter);
     command.args([name, &rounds.to_string(), urls]);
@@ -118,7 +118,8 @@ async fn instructions(program: &Path, name: &str, rounds: usize, urls: &str) -> 
 
 /// What a program says on its standard output and error, if all is well with it.
 async fn output(mut command: Command) -> Result<(String, String), String> {
-    let program = command.as_std().get_program().to_string_lossy().into_owned();
+    let program =
+        Path::new(command.as_std().get_program()).file_name().unwrap_or_default().to_string_lossy().into_owned();
     let output = tokio::time::timeout(COUNT_MAX, command.kill_on_drop(true).output()).await;
     let output = output.map_err(|_| format!("{program} took longer than {} s", COUNT_MAX.as_secs()))?;
     let output = output.map_err(|error| match error.kind() {

@@ -34,6 +34,9 @@ const HOLD: Duration = Duration::from_millis(1);
 /// How long after the order the crowd begins, so that every process has heard it.
 const START_IN: Duration = Duration::from_millis(30);
 
+/// When a rehearsal ends; enough has been heard then.
+const REHEARSAL_MAX: Duration = Duration::from_secs(1);
+
 /// How many tasks want the lock.
 const TASKS: usize = 32;
 
@@ -65,11 +68,8 @@ impl Crowd {
         urls: &[String],
         findings: &mut Findings,
     ) -> Option<Self> {
-        let mut started = Vec::new();
-        for _ in 0..processes {
-            started.push(library.start(places, urls, findings).await?);
-        }
-        Some(Self { library, processes: started, shares: BTreeMap::new() })
+        let processes = library.start_all(places, &vec![urls.to_vec(); processes], findings).await?;
+        Some(Self { library, processes, shares: BTreeMap::new() })
     }
 
     pub(super) fn name(&self) -> &'static str {
@@ -249,7 +249,7 @@ async fn one_way(
     for library in &way.libraries {
         let processes = if *library == Library::IDEAL { 1 } else { way.processes };
         if let Some(mut crowd) = Crowd::start(*library, processes, places, &urls, findings).await {
-            crowd.rehearse(TASKS, plan.crowd_max, servers).await?;
+            crowd.rehearse(TASKS, plan.crowd_max.min(REHEARSAL_MAX), servers).await?;
             crowds.push(crowd);
         }
     }
@@ -270,7 +270,12 @@ async fn one_way(
             }
             let resource = format!("load/crowd/{}/{}", way.id, crowd.name());
             crowd.measure(&resource, (TASKS, grants, plan.crowd_max), servers, &mut again[turn]).await?;
-            for _ in 0..herds {
+            for number in 0..herds {
+                // One herd of others takes as long as all of ours.
+                if !is_ours && 0 < number {
+                    herd[turn].runs.push(None);
+                    continue;
+                }
                 crowd.measure(&resource, (TASKS, 1, plan.crowd_max), servers, &mut herd[turn]).await?;
             }
         }
@@ -329,6 +334,18 @@ fn file(findings: &mut Findings, id: &str, names: &[&str], records: &[Record]) {
             put("handover-p50-rtt", Figure::median(&round_trips.collect::<Vec<_>>(), Unit::RoundTrips));
         }
         findings.failed(&format!("{id}/{name}"), &record.trouble);
+    }
+    let Some(ours) = names.iter().position(|name| *name == Library::OURS.name()).map(|place| &records[place]) else {
+        return;
+    };
+    for (name, record) in names.iter().zip(records) {
+        let pairs =
+            || record.runs.iter().zip(&ours.runs).filter_map(|(one, other)| Some((one.as_ref()?, other.as_ref()?)));
+        let totals: Vec<f64> = pairs().map(|(run, ours)| run.total_us / ours.total_us).collect();
+        findings.put(format!("{id}/{name}/total÷redlock"), Figure::median(&totals, Unit::Ratio));
+        let handovers = pairs().filter_map(|(run, ours)| Some(run.handover(0.5)? / ours.handover(0.5)?));
+        let handovers: Vec<f64> = handovers.collect();
+        findings.put(format!("{id}/{name}/handover-p50÷redlock"), Figure::median(&handovers, Unit::Ratio));
     }
 }
 

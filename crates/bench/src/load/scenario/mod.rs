@@ -39,25 +39,53 @@ pub(super) async fn run(
     }
 }
 
-/// How far ours is ahead of others: their figure as a multiple of ours, from what all scenarios have found.
+/// How far ours is ahead of others: their figure as a multiple of ours, block by block, from what all scenarios have found.
 pub(super) fn ahead(findings: &mut Findings) {
     for peer in PEERS {
-        let times = |theirs: String, ours: &str, findings: &Findings| {
-            Some(findings.value(&theirs)? / findings.value(ours).filter(|value| 0.0 < *value)?)
-        };
+        let commands = |who: &str| findings.value(&format!("processes/{who}/commands"));
+        let rate = findings.value(&format!("throughput/redlock-5/rate÷{peer}-5"));
         let found = [
-            ("alone", times(format!("alone/{peer}-5/p50"), "alone/redlock-5/p50", findings)),
-            ("frozen", times(format!("alone/{peer}-frozen/p50"), "alone/redlock-frozen/p50", findings)),
-            ("killed", times(format!("alone/{peer}-killed/p50"), "alone/redlock-killed/p50", findings)),
-            ("slowed", times(format!("alone/{peer}-slowed/p50"), "alone/redlock-slowed/p50", findings)),
-            ("throughput", times("throughput/redlock-5/rate".into(), &format!("throughput/{peer}-5/rate"), findings)),
-            ("one-process", times(format!("one-process/{peer}/total"), "one-process/redlock/total", findings)),
-            ("processes", times(format!("processes/{peer}/total"), "processes/redlock/total", findings)),
-            ("handover", times(format!("processes/{peer}/handover-p50"), "processes/redlock/handover-p50", findings)),
-            ("commands", times(format!("processes/{peer}/commands"), "processes/redlock/commands", findings)),
+            ("alone", format!("alone/{peer}-5"), findings.value(&format!("alone/{peer}-5/p50÷redlock-5"))),
+            (
+                "frozen",
+                format!("alone/{peer}-frozen"),
+                findings.value(&format!("alone/{peer}-frozen/p50÷redlock-frozen")),
+            ),
+            (
+                "killed",
+                format!("alone/{peer}-killed"),
+                findings.value(&format!("alone/{peer}-killed/p50÷redlock-killed")),
+            ),
+            (
+                "slowed",
+                format!("alone/{peer}-slowed"),
+                findings.value(&format!("alone/{peer}-slowed/p50÷redlock-slowed")),
+            ),
+            ("throughput", format!("throughput/{peer}-5"), rate),
+            (
+                "one-process",
+                format!("one-process/{peer}"),
+                findings.value(&format!("one-process/{peer}/total÷redlock")),
+            ),
+            ("processes", format!("processes/{peer}"), findings.value(&format!("processes/{peer}/total÷redlock"))),
+            (
+                "handover",
+                format!("processes/{peer}"),
+                findings.value(&format!("processes/{peer}/handover-p50÷redlock")),
+            ),
+            (
+                "commands",
+                format!("processes/{peer}"),
+                commands(peer).zip(commands("redlock")).map(|(theirs, ours)| theirs / ours),
+            ),
         ];
-        for (figure, times) in found {
-            findings.put(format!("ahead/{peer}/{figure}"), times.map(|times| Figure::plain(times, Unit::Ratio)));
+        for (figure, contestant, times) in found {
+            let name = format!("ahead/{peer}/{figure}");
+            if let (None, Some(reasons)) = (times, findings.failures.get(&contestant)) {
+                let reasons: Vec<&str> = reasons.keys().map(String::as_str).collect();
+                findings.miss(name.clone(), format!("it failed: {}", reasons.join(", ")));
+            }
+            findings.put(name, times.map(|times| Figure::plain(times, Unit::Ratio)));
         }
     }
 }

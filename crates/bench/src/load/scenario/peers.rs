@@ -3,6 +3,8 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
+use futures_util::future::try_join_all;
+
 use super::super::Places;
 use super::super::findings::Findings;
 use super::super::peer::Peer;
@@ -44,8 +46,23 @@ impl Library {
         }
     }
 
-    /// Starts a process, or says in the findings why there is none.
-    pub(super) async fn start(self, places: &Places, urls: &[String], findings: &mut Findings) -> Option<Peer> {
+    /// Starts processes side by side, one for each list of servers, or says in the findings why there are none.
+    pub(super) async fn start_all(
+        self,
+        places: &Places,
+        servers: &[Vec<String>],
+        findings: &mut Findings,
+    ) -> Option<Vec<Peer>> {
+        match try_join_all(servers.iter().map(|urls| self.launch(places, urls))).await {
+            Ok(peers) => Some(peers),
+            Err(why) => {
+                findings.miss(self.name(), why);
+                None
+            }
+        }
+    }
+
+    async fn launch(self, places: &Places, urls: &[String]) -> Result<Peer, String> {
         let (program, arguments): (PathBuf, Vec<OsString>) = match self {
             Self::Worker(kind) => (places.program.clone(), vec!["--worker".into(), kind.into()]),
             Self::NodeRedlock => ("node".into(), vec![places.scripts.join(self.script()).into()]),
@@ -55,12 +72,9 @@ impl Library {
                 (python, vec![places.scripts.join(self.script()).into()])
             }
         };
-        match Peer::start(&program, &arguments, urls, &places.libraries).await {
-            Ok(peer) => Some(peer),
-            Err(why) => {
-                findings.miss(self.name(), format!("not present: {} {why}", program.display()));
-                None
-            }
-        }
+        Peer::start(&program, &arguments, urls, &places.libraries).await.map_err(|why| {
+            let program = program.file_name().unwrap_or_default().to_string_lossy();
+            format!("not present: {program}: {why}")
+        })
     }
 }

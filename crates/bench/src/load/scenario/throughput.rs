@@ -51,7 +51,8 @@ pub(super) async fn run(
     contestants.push(Contestant::ours("redlock-1", "redlock, 1 server", &urls[..1]).await?);
     contestants.push(Contestant::new("rslock-5", "rslock, 5 servers", Client::Rslock(rslock(&urls))));
     for library in Library::FOREIGN {
-        if let Some(peer) = library.start(places, &urls, findings).await {
+        let peers = library.start_all(places, std::slice::from_ref(&urls), findings).await.unwrap_or_default();
+        for peer in peers {
             let (name, what) = (format!("{}-5", library.name()), format!("{}, 5 servers", library.name()));
             contestants.push(Contestant::new(name, what, Client::Peer(Box::new(peer))));
         }
@@ -93,7 +94,7 @@ pub(super) async fn run(
             findings.failed(&format!("{NAME}/{name}"), &[("not_locked".to_owned(), failed[turn])].into());
         }
     }
-    for to in ["scripts-5", "plain-5"] {
+    for to in ["scripts-5", "plain-5", "rslock-5", "node-redlock-5", "pottery-5", "redlock-py-5"] {
         let Some(other) = contestants.iter().position(|contestant| contestant.name == to) else { continue };
         for (turn, Contestant { name, .. }) in contestants.iter().enumerate().filter(|(turn, _)| *turn != other) {
             let pairs = rates[turn][at].iter().zip(&rates[other][at]);
