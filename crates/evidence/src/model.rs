@@ -19,7 +19,7 @@
 //! A release is not modelled: a lock that expires at any moment is gone as early as any release could make it.
 //!
 //! Attempts are interchangeable, so worlds that differ only in which attempt is which count as one: every successor is
-//! brought into one order ([`World::settled`]). Nodes are interchangeable too, but an [`Attempt`] cannot be asked to swap
+//! brought into one order (`World::settled`). Nodes are interchangeable too, but an [`Attempt`] cannot be asked to swap
 //! them, and a decision that treats nodes differently would be a bug worth finding.
 //!
 //! [`Attempt`]: redlock_core::attempt::Attempt
