@@ -22,7 +22,7 @@ const USAGE: &str = "\
 usage: cargo xtask <verb>
 
   demo [--help]                the story of a lock, a frozen holder and a database that refuses its late write
-  bench [--quick] [--json]     what a lock costs next to a plain fan-out, and with servers down, on servers of its own
+  bench [--quick] [--only X]   what a lock costs: alone, in a crowd, with servers down, next to others; docs/performance.md
   verify                       everything that reads and nothing that writes: format, lints, docs, tidy, each feature alone
   fix                          lets rustfmt and clippy write what they can
   tidy                         the rules of this code base that no general tool knows

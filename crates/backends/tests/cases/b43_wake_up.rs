@@ -148,6 +148,13 @@ async fn b43_without_the_right_to_subscribe_waiters_ask_at_intervals_and_it_is_s
     // One node each for both clients: what a node says once it says once for all who use it.
     let clients = [builder(connect(&urls).await).build()?, builder(connect(&urls).await).build()?];
     let retry = Retry { delay: ms(10), jitter: ms(20), ..BY_CALL_ONLY };
+    for (holder, waiter) in [(0, 1), (1, 0)] {
+        let guard = clients[holder].try_acquire("r").await?;
+        // A wait that ends in vain: it has met somebody, and asked to be called.
+        let waited = clients[waiter].request("r").retry(Retry { wait: ms(200), ..retry }).acquire().await;
+        assert!(matches!(waited, Err(redlock_core::AcquireError::TimedOut { .. })), "{waited:?}");
+        guard.release().await;
+    }
     let seen = to_and_fro(clients, 100, retry, ms(40)).await;
     check(&seen, ms(2_000));
     let said = warnings.load(Ordering::Relaxed);
