@@ -79,9 +79,9 @@ pub trait LockNode: Send + Sync {
     /// Makes sure that wake-ups for the waiters of `listener` reach its bell from now on; returns once they do. Asked again
     /// before each wait, so it has to be cheap where they do already.
     ///
-    /// A node that can no longer deliver (its connection broke, say) calls [`Bell::ring_all`](crate::Bell::ring_all) once and listens no more until
-    /// it is asked again. It stops by itself when the bell is gone, and may stop when nobody has waited for a while. Wake-ups
-    /// are a matter of order and speed, never of safety: a lost one is made up for by asking again.
+    /// A node that can no longer deliver (its connection broke, say) calls [`Bell::ring_all`](crate::Bell::ring_all) once and
+    /// listens no more until it is asked again. It stops by itself when the bell is gone, and may stop when nobody has waited
+    /// for a while. Wake-ups are a matter of order and speed, never of safety: a lost one is made up for by asking again.
     ///
     /// The default offers none: waiters then ask again at intervals.
     async fn listen(&self, prefix: &KeyPrefix, listener: &Listener) -> Result<(), NodeError> {
