@@ -6,7 +6,7 @@
 //! Knows neither locks nor nodes. [`crate::waiting`] takes the tickets, a [`LockNode`](crate::LockNode) rings.
 
 use crate::owner::Randomness;
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -53,7 +53,7 @@ impl Listener {
 /// Who of a client's waiters is to be called.
 #[derive(Default)]
 pub struct Bell {
-    waiting: Mutex<HashMap<u64, Arc<Call>>>,
+    waiting: Mutex<BTreeMap<u64, Arc<Call>>>,
     next: AtomicU64,
 }
 
@@ -75,7 +75,7 @@ impl Bell {
         call.is_some()
     }
 
-    /// Calls all waiters: wake-ups may have been lost, so each should look for itself.
+    /// Calls all waiters, in the order in which they came: wake-ups may have been lost, so each should look for itself.
     pub fn ring_all(&self) {
         for call in self.waiting().values() {
             call.notify.notify_one();
@@ -88,7 +88,7 @@ impl Bell {
         self.waiting().is_empty()
     }
 
-    fn waiting(&self) -> MutexGuard<'_, HashMap<u64, Arc<Call>>> {
+    fn waiting(&self) -> MutexGuard<'_, BTreeMap<u64, Arc<Call>>> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
