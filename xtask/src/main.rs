@@ -10,6 +10,7 @@ mod model;
 mod packages;
 mod run;
 mod servers;
+mod sim;
 mod test;
 mod tidy;
 mod verify;
@@ -28,6 +29,7 @@ usage: cargo xtask <verb>
   tidy                         the rules of this code base that no general tool knows
   model [--long] [WORD…]       the protocol in every order of events; with --long for hours
   chaos [--minutes M] [--seed N]  real servers, clients and databases under faults, with a verdict and a timeline
+  sim --seeds N [--jobs J]     whole clients in N simulated worlds where everything goes wrong; --seed S tells one of them
   test [--install] [FILTER…]   all tests, against real servers; --install brings missing servers through apt";
 
 fn main() -> ExitCode {
@@ -52,6 +54,7 @@ fn choose(words: &[&str]) -> Result<()> {
         ["bench", rest @ ..] => bench::run(rest),
         ["model", rest @ ..] => model::run(rest),
         ["chaos", rest @ ..] => chaos::run(rest),
+        ["sim", rest @ ..] => sim::run(rest),
         [] | ["help" | "--help" | "-h"] => {
             println!("{USAGE}");
             Ok(())
