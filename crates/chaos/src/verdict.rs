@@ -1,6 +1,6 @@
 //! What came of a run, in numbers and in one word.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
@@ -46,6 +46,8 @@ pub struct Counts {
     pub rows: usize,
     /// Majorities that the observer saw.
     pub majorities: usize,
+    /// Grants whose owner was among them.
+    pub seen: usize,
     /// Client processes.
     pub processes: usize,
 }
@@ -88,15 +90,17 @@ impl Counts {
             asked: lives.len(),
             rows: history.rows.len(),
             majorities: history.holdings.len(),
-            processes: history.lines.iter().map(|line| line.process).collect::<std::collections::BTreeSet<_>>().len(),
+            processes: history.lines.iter().map(|line| line.process).collect::<BTreeSet<_>>().len(),
             ..Self::default()
         };
+        let seen: BTreeSet<&str> = history.holdings.iter().map(|holding| holding.owner.as_str()).collect();
         for life in lives {
             if let Some(why) = &life.refused {
                 *counts.refused.entry(why.clone()).or_default() += 1;
             }
             let Some(hold) = &life.hold else { continue };
             counts.granted += 1;
+            counts.seen += usize::from(seen.contains(hold.granted.owner.as_str()));
             counts.lost += usize::from(hold.lost.is_some());
             for write in &hold.writes {
                 match write.answer.as_ref().map(|(_, outcome)| outcome) {
@@ -114,8 +118,20 @@ impl Counts {
 
 impl fmt::Display for Verdict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Counts { asked, granted, refused, applied, stale, failed, unknown, lost, rows, majorities, processes } =
-            &self.counts;
+        let Counts {
+            asked,
+            granted,
+            refused,
+            applied,
+            stale,
+            failed,
+            unknown,
+            lost,
+            rows,
+            majorities,
+            seen,
+            processes,
+        } = &self.counts;
         writeln!(f, "faults (happened of planned):")?;
         for (kind, planned, happened) in &self.faults {
             let never = if *happened == 0 { "   NEVER HAPPENED" } else { "" };
@@ -125,7 +141,8 @@ impl fmt::Display for Verdict {
         writeln!(f, "locks: {asked} asked for, {granted} granted; {}", refused.join(", "))?;
         writeln!(
             f,
-            "  {lost} lost and told so; {majorities} majorities seen by the observer; {processes} client processes"
+            "  {lost} lost and told so; the observer saw {majorities} majorities, {seen} of them of those grants; \
+             {processes} client processes"
         )?;
         writeln!(
             f,

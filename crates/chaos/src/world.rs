@@ -26,6 +26,9 @@ use crate::plan::{CLIENTS, NODES, Planned};
 /// How long an answer is awaited that is not expected to come.
 const NO_ANSWER: Duration = Duration::from_millis(100);
 
+/// How long a server that is up may take to answer.
+const PATIENCE: Duration = Duration::from_secs(10);
+
 /// How long an effect is awaited that does not come at once.
 const EFFECT: Duration = Duration::from_secs(2);
 
@@ -276,7 +279,7 @@ impl World {
             Kind::Evict => evict(server).await,
             Kind::MemoryLimit => {
                 ok(server, &["CONFIG", "SET", "maxmemory", "1"]).await?;
-                let refused = server.command(&["SET", "chaos:~unwritten", "x"]).await?;
+                let refused = ask(server, &["SET", "chaos:~unwritten", "x"]).await?;
                 sleep(fault.lasts).await;
                 ok(server, &["CONFIG", "SET", "maxmemory", "0"]).await?;
                 Ok(seen(matches!(&refused, Reply::Error(text) if text.starts_with("OOM")), format!("{refused:?}")))
@@ -335,7 +338,7 @@ impl World {
     pub(crate) async fn lock_keys(&self) -> Result<Vec<(usize, String, String, i64)>> {
         let mut found = Vec::new();
         for (node, server) in self.servers.iter().enumerate() {
-            let mut probe = server.probe();
+            let mut probe = server.probe().deadline(PATIENCE);
             for key in probe.keys(&format!("{PREFIX}*")).await? {
                 // What begins with `~` belongs to the library's own book-keeping, and is to outlive the locks.
                 if key[PREFIX.len()..].starts_with('~') {
@@ -366,7 +369,7 @@ fn cut_tail(data: &Path, variant: u64) -> Result<u64> {
 }
 
 async fn evict(server: &RedisServer) -> Result<Seen> {
-    let mut probe = server.probe();
+    let mut probe = server.probe().deadline(PATIENCE);
     let before: u64 = probe.info_field("evicted_keys").await?.parse()?;
     ok(server, &["CONFIG", "SET", "maxmemory-policy", "allkeys-random", "maxmemory", "1"]).await?;
     let evicted = eventually(EFFECT, || async {
@@ -416,19 +419,24 @@ async fn disturb(proxy: &Proxy, fault: &Planned) -> Result<Seen> {
     Ok(seen(happened, note.trim().to_owned()))
 }
 
+/// A question to a server that is up, on a machine that may be very busy.
+async fn ask(server: &RedisServer, words: &[&str]) -> Result<Reply> {
+    Ok(server.probe().deadline(PATIENCE).command(words).await?)
+}
+
 async fn ok(server: &RedisServer, words: &[&str]) -> Result<()> {
-    let reply = server.command(words).await?;
+    let reply = ask(server, words).await?;
     ensure!(reply == Reply::Status("OK".into()), "{words:?} was answered with {reply:?}");
     Ok(())
 }
 
 async fn number(server: &RedisServer, words: &[&str]) -> Result<i64> {
-    Ok(server.command(words).await?.into_integer("a number")?)
+    Ok(ask(server, words).await?.into_integer("a number")?)
 }
 
 /// The server's calendar in seconds.
 async fn time(server: &RedisServer) -> Result<i64> {
-    let parts = server.command(&["TIME"]).await?.into_array("TIME")?;
+    let parts = ask(server, &["TIME"]).await?.into_array("TIME")?;
     let seconds = parts.into_iter().next().context("TIME has two parts")?;
     Ok(seconds.into_text("TIME")?.parse()?)
 }

@@ -5,13 +5,12 @@ use std::time::Duration;
 
 use redlock_chaos::check::Finding;
 use redlock_chaos::fault::Kind;
-use redlock_chaos::history::History;
 use redlock_chaos::run::{Options, run};
 use redlock_chaos::timeline;
 use redlock_chaos::verdict::Verdict;
 
 /// Runs it and leaves history and timeline where whoever reads a failure finds them.
-async fn chaos(name: &str, seconds: u64, fenced: bool, kinds: &[Kind]) -> (History, Verdict, PathBuf) {
+async fn chaos(name: &str, seconds: u64, fenced: bool, kinds: &[Kind]) -> (Verdict, PathBuf) {
     let program = PathBuf::from(env!("CARGO_BIN_EXE_chaos"));
     let options = Options { seed: 1, length: Duration::from_secs(seconds), fenced, kinds: kinds.to_vec(), program };
     let history = run(&options, |_| {}).await.unwrap();
@@ -20,13 +19,13 @@ async fn chaos(name: &str, seconds: u64, fenced: bool, kinds: &[Kind]) -> (Histo
     std::fs::create_dir_all(&folder).unwrap();
     std::fs::write(folder.join("history.json"), serde_json::to_vec(&history).unwrap()).unwrap();
     std::fs::write(folder.join("timeline.html"), timeline::page(&history, &verdict)).unwrap();
-    (history, verdict, folder)
+    (verdict, folder)
 }
 
 /// Two minutes less what it takes to start and to judge.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn chaos_of_two_minutes_breaks_no_promise() {
-    let (history, verdict, folder) = chaos("two-minutes", 105, true, &Kind::ALL).await;
+    let (verdict, folder) = chaos("two-minutes", 105, true, &Kind::ALL).await;
     assert!(verdict.is_good(), "{verdict}\nsee {}", folder.display());
     // A verdict on nothing would be good, too.
     assert_eq!(verdict.never().collect::<Vec<_>>(), [], "{verdict}");
@@ -34,14 +33,15 @@ async fn chaos_of_two_minutes_breaks_no_promise() {
     assert!(100 <= verdict.counts.rows, "{verdict}");
     assert!(1 <= verdict.counts.stale, "no late holder wrote, so the fence was not tested: {verdict}");
     assert!(1 <= verdict.counts.lost, "{verdict}");
-    assert!(!history.holdings.is_empty());
+    // An observer that sees next to nothing finds nothing. Holds may be shorter than its period.
+    assert!(verdict.counts.granted / 2 <= verdict.counts.seen, "{verdict}");
 }
 
 /// Kleppmann's scenario has to come about when nothing prevents it: a holder is frozen past the end of its lock, another one
 /// reads and writes, the first one wakes up and writes over it. The same clients, the same lock, without the fence.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn chaos_without_the_fence_shows_the_double_write() {
-    let (_, verdict, folder) = chaos("without-fence", 20, false, &[Kind::FreezeClient]).await;
+    let (verdict, folder) = chaos("without-fence", 20, false, &[Kind::FreezeClient]).await;
     assert!(verdict.trouble.is_empty(), "{verdict}");
     let found = |what: &str| {
         let about = |finding: &&Finding| finding.what.contains(what);
