@@ -156,7 +156,7 @@ fn legend(page: &mut String) {
         ("<rect class=overdue x=1 y=1 width=12 height=9 />", "at work without a lock"),
         ("<line class=write x1=7 y1=0 x2=7 y2=11 />", "write applied"),
         ("<path class=refused d='M3 1l8 9M11 1l-8 9'/>", "write refused as stale"),
-        ("<circle class=unknown cx=7 cy=5.5 r=4 />", "answer lost"),
+        ("<circle class=unknown cx=7 cy=5.5 r=4 />", "answer lost, or nothing written"),
         ("<path class=lost d='M2 1h10l-5 9z'/>", "told that the lock is lost"),
         ("<rect class=fault width=14 height=11 />", "fault"),
         ("<rect class=forget width=14 height=11 />", "fault that may cost a node its locks"),
@@ -417,6 +417,7 @@ fn draw_hold(page: &mut String, frame: &Frame, life: &Life, hold: &Hold) {
     let answered = hold.writes.iter().filter_map(|write| write.answer.as_ref().map(|(at, _)| *at)).max();
     let relied_until = hold.relied_until();
     let worked_until = hold.released.or(answered).unwrap_or(relied_until);
+    let _ = write!(page, "<g><title>{title}</title>");
     for (class, from, to, inset) in [
         ("held", hold.at, relied_until, 0.0),
         ("valid", relied_until, hold.valid_until, 3.5),
@@ -433,12 +434,13 @@ fn draw_hold(page: &mut String, frame: &Frame, life: &Life, hold: &Hold) {
         let fill = if class == "overdue" { "none" } else { colour };
         let _ = write!(
             page,
-            "<rect class={class} x={from:.1} y={:.1} width={:.1} height={:.1} fill='{fill}'><title>{title}</title></rect>",
+            "<rect class={class} x={from:.1} y={:.1} width={:.1} height={:.1} fill='{fill}'/>",
             top + inset,
             (to - from).max(1.0),
             height - 2.0 * inset
         );
     }
+    page.push_str("</g>");
     for write in &hold.writes {
         let Some((at, outcome)) = &write.answer else { continue };
         if !frame.has(*at) {
