@@ -18,7 +18,7 @@ use anyhow::{Context, Result};
 use fence_store::{Dialect, FenceError, FenceStore};
 use futures_util::future::{Either, join_all, select};
 use redlock_backends::RedisNode;
-use redlock_core::{Guard, KeepAlive, LossReason, NodeOutcome, Redlock};
+use redlock_core::{Guard, HoldState, KeepAlive, LossReason, NodeOutcome, Redlock};
 use serde::{Deserialize, Serialize};
 use sqlx::pool::PoolOptions;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode};
@@ -303,9 +303,15 @@ fn look(guard: &Guard) -> (Micros, Option<Micros>) {
     let mut seen = (micros(), None);
     for _ in 0..5 {
         let before = micros();
-        let remaining = guard.remaining();
+        let state = guard.state();
         let after = micros();
-        seen = (before, (!remaining.is_zero()).then(|| before + history::micros(remaining)));
+        let until = match state {
+            HoldState::Held { remaining } | HoldState::Uncertain { remaining } => {
+                Some(before + history::micros(remaining))
+            }
+            _ => None,
+        };
+        seen = (before, until);
         if after - before < READING / 2 {
             break;
         }
