@@ -124,7 +124,9 @@ impl Intent {
         let order = ORDERS[dice.position(ORDERS.len())];
         let (times, think, kept) = match dice.below(100) {
             0..76 => (1, (0, 25), false),
-            76..88 => (1, (200, 900), false),
+            76..85 => (1, (200, 900), false),
+            // For longer than its lock lives.
+            85..88 => (1, (1_200, 2_600), false),
             88..94 => (3 + dice.below(6), (50, 300), true),
             _ => (2, (0, 5), false),
         };
