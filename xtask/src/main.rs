@@ -7,6 +7,7 @@ mod chaos;
 mod demo;
 mod fix;
 mod model;
+mod mutants;
 mod packages;
 mod run;
 mod servers;
@@ -30,9 +31,13 @@ usage: cargo xtask <verb>
   model [--long] [WORD…]       the protocol in every order of events; with --long for hours
   chaos [--minutes M] [--seed N]  real servers, clients and databases under faults, with a verdict and a timeline
   sim --seeds N [--jobs J]     whole clients in N simulated worlds where everything goes wrong; --seed S tells one of them
+  mutants [WORD…]              deliberate bugs, one at a time: a test has to fail; --write writes their page
   test [--install] [FILTER…]   all tests, against real servers; --install brings missing servers through apt";
 
 fn main() -> ExitCode {
+    if let Some(code) = mutants::as_compiler() {
+        return code;
+    }
     let words: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     match choose(&words) {
@@ -55,6 +60,7 @@ fn choose(words: &[&str]) -> Result<()> {
         ["model", rest @ ..] => model::run(rest),
         ["chaos", rest @ ..] => chaos::run(rest),
         ["sim", rest @ ..] => sim::run(rest),
+        ["mutants", rest @ ..] => mutants::choose(rest),
         [] | ["help" | "--help" | "-h"] => {
             println!("{USAGE}");
             Ok(())

@@ -35,6 +35,15 @@ pub(crate) fn output(command: &mut Command) -> Result<String> {
     Ok(String::from_utf8(output.stdout)?)
 }
 
+/// Runs a command with only its errors shown; gives what else it wrote. It must succeed.
+pub(crate) fn output_with_errors_shown(command: &mut Command) -> Result<String> {
+    announce(command);
+    let output = command.stderr(Stdio::inherit()).output();
+    let output = output.with_context(|| format!("{} cannot be run", shown(command)))?;
+    ensure!(output.status.success(), "{} ended with {}", shown(command), output.status);
+    Ok(String::from_utf8(output.stdout)?)
+}
+
 /// Whether a command exists and succeeds.
 pub(crate) fn succeeds(command: &mut Command) -> bool {
     let command = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());

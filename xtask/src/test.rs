@@ -13,6 +13,7 @@ use anyhow::{Result, bail, ensure};
 
 use self::counts::Counts;
 use self::failures::Failure;
+use crate::mutants;
 use crate::packages::packages;
 use crate::run::{cargo, succeeds, watch};
 use crate::servers;
@@ -91,8 +92,17 @@ fn everything(filter: &[&str]) -> Result<Outcome> {
                 outcome.add(runner.run(&format!("{selection} --lib"), &[])?);
             }
         }
+        outcome.add(hunt()?);
     }
     Ok(outcome)
+}
+
+/// A mutant that is caught has passed; so has, in the first run, the test that catches it, without the mutant.
+fn hunt() -> Result<Outcome> {
+    let mutants::Hunted { caught, wrong } = mutants::hunted(&[])?;
+    let counts = Counts { passed: caught, failed: wrong.len() as u64, skipped: 0 };
+    let failed = wrong.iter().map(|wrong| format!("failed: {wrong}; again with: cargo xtask mutants")).collect();
+    Ok(Outcome { counts, failed })
 }
 
 /// The selection that `cargo xtask test` with a filter runs as well.

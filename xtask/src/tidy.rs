@@ -4,11 +4,12 @@
 //! where tasks begin adds it there, with what stops them.
 
 mod cases;
-mod files;
+pub(crate) mod files;
 
 use anyhow::{Result, ensure};
 
 use self::files::{File, Files};
+use crate::mutants;
 use crate::run::{cargo, output};
 
 /// The crates that users run inside their own programs.
@@ -97,6 +98,7 @@ pub(crate) fn run() -> Result<()> {
         purity(&files),
         readme(&files),
         cases::complaints(&files),
+        mutants::complaints(&files),
         core_dependencies()?,
     ]
     .concat();

@@ -29,6 +29,8 @@
 //! from are in the package's `examples/`. The book, in the repository's `docs/`, says how to set servers up
 //! (`docs/operating.md`) and what a node of one's own has to do (`docs/custom-nodes.md`).
 
+#[macro_use]
+mod mutants;
 pub mod memory;
 pub mod faulty;
 #[cfg(feature = "redis")]

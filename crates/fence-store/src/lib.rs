@@ -80,6 +80,8 @@
 //!
 //! The book, in the repository's `docs/`, says what a table needs and what each verdict asks for (`docs/fencing.md`).
 
+#[macro_use]
+mod mutants;
 mod check;
 #[cfg(feature = "conformance")]
 pub mod conformance;

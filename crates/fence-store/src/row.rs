@@ -135,7 +135,7 @@ impl Row {
             .table(self.table.clone())
             .value(self.fence.clone(), token.get())
             .cond_where(self.condition())
-            .and_where(Expr::col(self.fence.clone()).lte(token.get()));
+            .and_where(Expr::col(self.fence.clone()).lte(mutant!("a claim takes a newer row", token.get(), i64::MAX)));
         if flavor != Flavor::MySql {
             statement.returning(columns.clone());
         }
@@ -300,7 +300,8 @@ impl Row {
 
     fn lets_pass(&self, token: FencingToken) -> Expr {
         let fence = Expr::col(self.fence.clone());
-        if self.may_rewrite { fence.lte(token.get()) } else { fence.lt(token.get()) }
+        let may_rewrite = mutant!("a strict fence admits its own token", self.may_rewrite, true);
+        if may_rewrite { fence.lte(token.get()) } else { fence.lt(token.get()) }
     }
 
     /// Refuses an upsert either half of which assigns what is the store's business.

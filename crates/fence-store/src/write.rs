@@ -306,7 +306,7 @@ pub(crate) fn one_fence<DB: Dialect>(row: &Row, found: &[DB::Row]) -> Result<Opt
 fn let_pass(grant: &Grant, row: &Row, fence: i64) -> Result<(), FenceError> {
     let token = grant.token();
     let target = || row.to_string();
-    match row.judge(token, fence) {
+    match row.judge(token, mutant!("a look under lock lets everything pass", fence, 0)) {
         Judgement::Passes => Ok(()),
         Judgement::AlreadyWritten => Err(FenceError::AlreadyWritten { token, target: target() }),
         Judgement::Stale => Err(FenceError::Stale { presented: token, highest: fence, target: target() }),

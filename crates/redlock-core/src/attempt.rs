@@ -125,6 +125,8 @@ impl Attempt {
     /// Counts a node's vote on a raise to `to`; a vote on an earlier, lower raise is news of the counter all the same.
     pub fn on_raise(&mut self, node: usize, to: FencingToken, vote: RaiseVote) -> Step {
         let counter = match vote {
+            RaiseVote::At(_) if mutant!("any raise is an ack") => Some(to),
+            RaiseVote::NotOwner if mutant!("a refused raise is an ack") => Some(to),
             RaiseVote::At(counter) => FencingToken::assume_granted(counter).ok(),
             RaiseVote::NotOwner | RaiseVote::Failed => None,
         };
@@ -180,6 +182,9 @@ impl Attempt {
         let lifted = |greatest: FencingToken| greatest.max(self.floor.unwrap_or(greatest));
         match (minting, self.raising_to) {
             (Minting::Minted(token), _) => Step::Won(token),
+            (Minting::Raise(greatest), None) if quorum <= self.granted() && mutant!("greatest reply") => {
+                Step::Won(greatest)
+            }
             (Minting::Raise(greatest), None) if quorum <= self.granted() => Step::Raise(lifted(greatest)),
             (Minting::Raise(greatest), Some(to)) if to < lifted(greatest) => Step::Raise(lifted(greatest)),
             _ if self.within_reach() < quorum => Step::Lost,

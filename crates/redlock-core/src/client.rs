@@ -58,7 +58,7 @@ impl Client {
     pub(crate) fn undertaking(&self, resources: &Resources, ttl: Ttl, time: Option<u64>) -> Undertaking {
         let mut bytes = [0; 16];
         self.randomness.fill(&mut bytes);
-        let owner = Owner::from_random_bytes(bytes);
+        let owner = Owner::from_random_bytes(mutant!("one owner for all attempts", bytes, [7; 16]));
         let ownership = Ownership::new(self.settings.prefix.clone(), resources.clone(), owner);
         let highest = self.highest_tokens.highest(resources).max(self.settings.floor);
         Undertaking::new(ownership, ttl, floor::floor(highest, time), self.lanes.len())

@@ -100,7 +100,7 @@ impl FanOut {
             if self.calls.is_empty() {
                 return Poll::Ready(None);
             }
-            if self.deadline.as_mut().poll(cx).is_pending() {
+            if self.deadline.as_mut().poll(cx).is_pending() || mutant!("no deadline") {
                 return Poll::Pending;
             }
             if self.yielded {
@@ -148,7 +148,7 @@ impl Drop for FanOut {
     fn drop(&mut self) {
         // What was never polled was never sent.
         self.calls.truncate(self.polled);
-        if !self.calls.is_empty() {
+        if !self.calls.is_empty() && !mutant!("stragglers forgotten") {
             self.keeper.keep_sent(self.calls.drain(..));
         }
     }
@@ -181,7 +181,7 @@ pub(crate) fn acquire(
     let (undertaking, keeper) = (Arc::clone(undertaking), Arc::downgrade(keeper));
     Box::pin(async move {
         let lane = Arc::clone(pass.lane());
-        if taking == Taking::First {
+        if taking == Taking::First && !mutant!("release only where granted") {
             undertaking.acquire_sent(node);
         }
         // On a node that keeps order, only a release that was sent before can take effect before.
@@ -201,11 +201,14 @@ pub(crate) fn acquire(
             acquisition => Ok(acquisition),
         });
         let took = pass.answered(&answer);
+        if mutant!("release only where granted") && matches!(answer, Ok(Acquisition::Granted { .. })) {
+            undertaking.acquire_sent(node);
+        }
         let in_order = order.is_some() && order == lane.node().order();
         let released_before = if in_order { released_before } else { undertaking.release_has_begun(node) };
         if matches!(answer, Ok(Acquisition::Held(_))) {
             undertaking.nothing_there(node);
-        } else if released_before {
+        } else if released_before && !mutant!("an overtaken release is not repeated") {
             release_again(&lane, &undertaking, node, &keeper);
         }
         Reply { node, took, answer: Answer::Acquire(answer) }
@@ -336,7 +339,7 @@ pub(crate) fn release(lane: &Arc<Lane>, undertaking: &Arc<Undertaking>, node: us
                 Ok(_) => {}
                 // The node is alive and will say the same again.
                 Err(NodeError::Refused { .. } | NodeError::Unsupported) => {}
-                Err(error) if waited < patience => {
+                Err(error) if waited < patience && !mutant!("a release is tried once") => {
                     undertaking.release_failed(node, error);
                     tokio::time::sleep(pause).await;
                     waited = waited.saturating_add(pause);

@@ -66,7 +66,7 @@ pub(crate) fn nodes_time(times: impl IntoIterator<Item = Option<Duration>>) -> O
 pub(crate) fn floor(highest: Option<FencingToken>, time: Option<u64>) -> u64 {
     let highest = highest.map_or(0, FencingToken::as_counter);
     let time = time.filter(|time| *time < FencingToken::MAX.as_counter() / 2).unwrap_or(0);
-    highest.max(time)
+    mutant!("floor ignored", highest.max(time), 0)
 }
 
 #[cfg(test)]

@@ -74,6 +74,9 @@ impl Guard {
     /// The fencing token, as it was minted with this grant. Extending does not change it.
     #[must_use]
     pub fn token(&self) -> FencingToken {
+        if mutant!("token looked up when it is needed") {
+            return self.client.highest_tokens.highest(self.resources()).unwrap_or(FencingToken::MIN);
+        }
         self.grant().token()
     }
 
@@ -245,7 +248,7 @@ fn hear(answers: &mut [NodeRelease], reply: Reply) {
 
 impl Drop for Guard {
     fn drop(&mut self) {
-        if !self.released {
+        if !self.released && !mutant!("guard dropped without release") {
             metrics::counter!(telemetry::DROPPED_GUARDS).increment(1);
             self.hold.release();
             self.client.release_in_background(self.hold.undertaking(), self.turn.take());

@@ -116,7 +116,8 @@ impl Hold {
     pub(crate) fn state(&self) -> HoldState {
         let now = self.clock.now();
         let mut lease = self.lease();
-        if lease.lost.is_none() && !lease.released && lease.valid_until <= now {
+        let over = mutant!("the end of a validity is not noticed", lease.valid_until <= now, false);
+        if lease.lost.is_none() && !lease.released && over {
             self.note_loss(&mut lease, LossReason::Expired);
         }
         let remaining = lease.valid_until.since(now);
@@ -182,6 +183,9 @@ impl Hold {
         if lease.lost.is_none() && !lease.released && lease.valid_until <= now {
             self.note_loss(&mut lease, LossReason::Expired);
         }
+        if mutant!("a lost lock is extended") {
+            lease.lost = None;
+        }
         if lease.lost.is_none() {
             (lease.valid_until, lease.terms, lease.uncertain) = (new_end, terms, false);
         }
@@ -214,7 +218,9 @@ impl Hold {
     fn note_loss(&self, lease: &mut Lease, reason: LossReason) {
         lease.lost = Some(reason);
         tracing::warn!(resources = %self.grant.resources(), token = self.grant.token().get(), %reason, "lock lost");
-        self.lost.cancel();
+        if !mutant!("a loss is never told") {
+            self.lost.cancel();
+        }
     }
 
     fn lease(&self) -> MutexGuard<'_, Lease> {

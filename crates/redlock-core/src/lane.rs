@@ -158,7 +158,7 @@ impl Twins {
     /// Whether the node is the first of its server to be heard, as far as that can be told.
     pub(crate) fn admit(&mut self, node: &dyn LockNode) -> bool {
         match node.identity() {
-            Some(identity) if self.0.contains(&identity) => false,
+            Some(identity) if self.0.contains(&identity) => mutant!("one server votes twice"),
             Some(identity) => {
                 self.0.push(identity);
                 true

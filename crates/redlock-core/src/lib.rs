@@ -75,6 +75,8 @@
 //! The book, in the repository's `docs/`, explains the algorithm, what is safe and what is not, how to keep a lock
 //! (`docs/holding.md`) and how to operate it.
 
+#[macro_use]
+mod mutants;
 mod resource;
 mod owner;
 mod clock;

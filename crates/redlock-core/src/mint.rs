@@ -57,8 +57,9 @@ impl Mint {
     /// What the counters heard so far allow.
     #[must_use]
     pub fn minting(&self) -> Minting {
-        let quorum = quorum_of(self.counters.len());
         let heard = || self.counters.iter().flatten().copied();
+        let quorum = quorum_of(mutant!("quorum of the reachable", self.counters.len(), heard().count()))
+            - usize::from(mutant!("quorum is half"));
         let agreed = heard().find(|value| quorum <= heard().filter(|other| other == value).count());
         match (agreed, heard().max()) {
             (Some(token), _) => Minting::Minted(token),

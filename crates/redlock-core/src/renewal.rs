@@ -106,13 +106,15 @@ impl Ballot {
 
     /// Whether a quorum has extended, and something is left of the new validity.
     fn is_extended(&self, now: Moment) -> bool {
-        self.tally.decision() == Decision::Won && now < self.new_end
+        (self.tally.decision() == Decision::Won || mutant!("an extension needs no quorum")) && now < self.new_end
     }
 
     /// Tells the hold what is certain by now; nothing that comes later changes it.
     fn settle(&self, nodes: usize, now: Moment) {
         if self.is_extended(now) {
-            self.hold.extended(self.new_end, self.terms);
+            let end =
+                mutant!("an extension counts from its answer", self.new_end, now.after(self.terms.ttl.as_duration()));
+            self.hold.extended(end, self.terms);
         } else if nodes - quorum_of(nodes) < self.gone {
             self.hold.lose(LossReason::NotOwner { gone: self.gone, nodes });
         }
@@ -211,6 +213,9 @@ impl Renewal<'_> {
         } else {
             // Also if a quorum granted, but so late that the new validity is over as well: no reason to give up yet.
             ballot.hold.unconfirmed();
+            if mutant!("a failed extension ends the lock") {
+                ballot.hold.lose(LossReason::Expired);
+            }
         }
         match ballot.hold.state() {
             HoldState::Lost(reason) => Err(ExtendError::Lost { reason }),

@@ -65,7 +65,12 @@ impl<'a> Round<'a> {
             time_is_awaited: client.settings.clock_floor && time.is_none(),
             terms,
             started,
-            valid_until: started.after(whole_validity(terms.ttl, client.settings.drift)),
+            valid_until: mutant!(
+                "wall clock for validity",
+                started,
+                Moment::from_origin(Duration::from_micros(time.unwrap_or(0)))
+            )
+            .after(whole_validity(terms.ttl, client.settings.drift)),
             twins: Twins::default(),
             attempt: Attempt::new(nodes),
             outcomes: (0..nodes).map(|_| (NodeOutcome::NotHeard, None)).collect(),
@@ -84,6 +89,7 @@ impl<'a> Round<'a> {
         };
         loop {
             step = match step {
+                Step::Won(_) if mutant!("waits for the slow") && !self.fan_out.is_empty() => self.listen().await,
                 Step::Won(token) => return self.won(token),
                 Step::Lost => match self.failure_class() {
                     Some(class) => return Err(self.lost(class)),
@@ -263,7 +269,8 @@ impl<'a> Round<'a> {
 
     /// What is left of the validity, unless it is less than is useful.
     fn validity(&self) -> Option<Duration> {
-        let left = self.valid_until.since(self.client.clock.now());
+        let now = mutant!("elapsed ignored", self.client.clock.now(), self.started);
+        let left = self.valid_until.since(now);
         (Duration::ZERO < left && self.terms.min_validity <= left).then_some(left)
     }
 
@@ -283,7 +290,12 @@ impl<'a> Round<'a> {
         }
         metrics::histogram!(telemetry::VOTES).record(self.votes());
         let report = self.report();
-        let Self { client, undo, valid_until, terms, .. } = self;
+        let Self { client, undo, terms, .. } = self;
+        let valid_until = mutant!(
+            "validity from the last reply",
+            self.valid_until,
+            client.clock.now().after(terms.ttl.as_duration())
+        );
         let undertaking = undo.disarm();
         let grant = Grant::new(undertaking.ownership().resources().clone(), token);
         Ok(Guard::new(Arc::clone(client), undertaking, grant, valid_until, terms, report))
@@ -346,7 +358,7 @@ impl Undo {
 
 impl Drop for Undo {
     fn drop(&mut self) {
-        if self.armed {
+        if self.armed && !mutant!("drop without undo") {
             self.client.release_in_background(&self.undertaking, None);
         }
     }

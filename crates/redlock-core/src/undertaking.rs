@@ -85,7 +85,9 @@ impl Undertaking {
             sent.count = sent.count.saturating_sub(1);
         }
         unanswered.retain(|sent| 0 < sent.count);
-        unanswered.iter().all(|sent| sent.node != node || ttl <= sent.ttl)
+        unanswered
+            .iter()
+            .all(|sent| sent.node != node || ttl <= sent.ttl || mutant!("late shorter extensions forgotten"))
     }
 
     /// Notes that an acquire is on its way, the first one or one that takes a node again.

@@ -29,6 +29,8 @@ pub(super) struct Script {
 
 impl Script {
     fn new(text: &'static str) -> Self {
+        #[cfg(redlock_mutants)]
+        let text = crate::mutants::script(text);
         Self { text, digest: redis::Script::new(text).get_hash().to_owned() }
     }
 

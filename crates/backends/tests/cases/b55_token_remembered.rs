@@ -15,6 +15,10 @@ async fn b55_a_late_holder_has_its_old_token() -> TestResult {
     assert_eq!(old.token(), token);
     assert!(matches!(old.extend().await, Err(ExtendError::Lost { .. })));
     assert_eq!(old.token(), token, "a failed extension does not change it");
+    new.release().await;
+    let newest = acquire_within(&a, "r", ms(1_000)).await;
+    assert!(token < newest.token());
+    assert_eq!(old.token(), token, "nor does a later grant of the same client");
     Ok(())
 }
 
