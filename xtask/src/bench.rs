@@ -5,6 +5,7 @@
 //! words are looked at here: `--install-peers` brings the libraries in other languages first, and `--docs` means the
 //! folder of the book.
 
+use std::path::PathBuf;
 use std::process::Command;
 
 use anyhow::{Result, ensure};
@@ -33,19 +34,40 @@ pub(crate) fn run(words: &[&str]) -> Result<()> {
 /// Brings the libraries that the peers need, into the folder of builds. What a machine does not have is left out, and named
 /// in the report.
 fn install_peers() -> Result<()> {
-    let own = root().join("target");
-    let target = std::env::var_os("CARGO_TARGET_DIR").map_or(own, Into::into);
-    let (peers, scripts) = (target.join("bench/peers"), root().join("crates/bench/peers"));
-    let (node, python) = (peers.join("node"), peers.join("python"));
-    std::fs::create_dir_all(&node)?;
-    std::fs::copy(scripts.join("package.json"), node.join("package.json"))?;
-    let mut npm = Command::new("npm");
-    npm.args(["install", "--no-audit", "--no-fund"]).current_dir(&node);
+    let python = peers().join("python");
     let mut environment = Command::new("python3");
     environment.args(["-m", "venv"]).arg(&python);
     let mut pip = Command::new(python.join("bin/python3"));
-    pip.args(["-m", "pip", "install", "--quiet", "--requirement"]).arg(scripts.join("requirements.txt"));
-    let brought = [run::run(&mut npm).is_ok(), run::run(&mut environment).is_ok() && run::run(&mut pip).is_ok()];
+    pip.args(["-m", "pip", "install", "--quiet", "--requirement"]).arg(scripts().join("requirements.txt"));
+    let brought = [install_node_peers().is_ok(), run::run(&mut environment).is_ok() && run::run(&mut pip).is_ok()];
     ensure!(brought.contains(&true), "neither npm nor pip could bring the other libraries");
     Ok(())
+}
+
+/// Brings the libraries in JavaScript, unless they are there. A test asks for them as well.
+pub(crate) fn install_node_peers() -> Result<()> {
+    let node = peers().join("node");
+    let wanted = scripts().join("package.json");
+    let is_there = || {
+        let same = std::fs::read(node.join("package.json")).ok()? == std::fs::read(&wanted).ok()?;
+        (same && node.join("node_modules/redlock").exists()).then_some(())
+    };
+    if is_there().is_some() {
+        return Ok(());
+    }
+    std::fs::create_dir_all(&node)?;
+    std::fs::copy(&wanted, node.join("package.json"))?;
+    let mut npm = Command::new("npm");
+    run::run(npm.args(["install", "--no-audit", "--no-fund"]).current_dir(&node))
+}
+
+/// Where the libraries of the peers are: in the folder of builds.
+fn peers() -> PathBuf {
+    let own = root().join("target");
+    std::env::var_os("CARGO_TARGET_DIR").map_or(own, Into::into).join("bench/peers")
+}
+
+/// What is in the repository for the peers.
+fn scripts() -> PathBuf {
+    root().join("crates/bench/peers")
 }

@@ -5,6 +5,7 @@
 mod bench;
 mod chaos;
 mod demo;
+mod docs;
 mod fix;
 mod model;
 mod mutants;
@@ -26,6 +27,7 @@ usage: cargo xtask <verb>
   demo [--help]                the story of a lock, a frozen holder and a database that refuses its late write
   bench [--quick] [--only X]   what a lock costs: alone, in a crowd, with servers down, next to others; docs/performance.md
   verify                       everything that reads and nothing that writes: format, lints, docs, tidy, each feature alone
+  docs [--write]               the book: builds it, runs its code and its commands, checks its links
   fix                          lets rustfmt and clippy write what they can
   tidy                         the rules of this code base that no general tool knows
   model [--long] [WORD…]       the protocol in every order of events; with --long for hours
@@ -53,6 +55,7 @@ fn choose(words: &[&str]) -> Result<()> {
     match words {
         ["demo", rest @ ..] => demo::run(rest),
         ["verify"] => verify::run(),
+        ["docs", rest @ ..] => docs::run(rest),
         ["fix"] => fix::run(),
         ["tidy"] => tidy::run(),
         ["test", rest @ ..] => test::run(rest),

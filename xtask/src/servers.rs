@@ -4,6 +4,7 @@ use std::process::Command;
 
 use anyhow::{Result, ensure};
 
+use crate::bench::install_node_peers;
 use crate::run::{output, run, succeeds};
 
 /// One requirement of the tests.
@@ -15,7 +16,7 @@ struct Requirement {
     package: &'static str,
 }
 
-const REQUIREMENTS: [Requirement; 9] = [
+const REQUIREMENTS: [Requirement; 10] = [
     Requirement {
         what: "redis-server or valkey-server",
         check: "command -v redis-server || command -v valkey-server",
@@ -49,12 +50,21 @@ const REQUIREMENTS: [Requirement; 9] = [
         check: "/usr/bin/python3 -c 'import redis'",
         package: "python3-redis",
     },
+    Requirement {
+        what: "npm, which brings node-redlock, which must exclude ours and be excluded as well",
+        check: "command -v node && command -v npm",
+        package: "npm",
+    },
 ];
 
 /// Makes sure that everything is there; with `install`, by bringing what is not.
 pub(crate) fn ensure_installed(install: bool) -> Result<()> {
     if install && let missing @ [_, ..] = missing().as_slice() {
         apt_install(missing)?;
+    }
+    // The one test that needs it fails without it, and says so; nothing else has to wait for another registry.
+    if install && let Err(error) = install_node_peers() {
+        eprintln!("node-redlock was not brought: {error:#}");
     }
     let missing = missing();
     let list: String = missing.iter().map(|requirement| format!("\n  {}", requirement.what)).collect();

@@ -9,8 +9,8 @@ pub(crate) mod files;
 use anyhow::{Result, ensure};
 
 use self::files::{File, Files};
-use crate::mutants;
 use crate::run::{cargo, output};
+use crate::{docs, mutants};
 
 /// The crates that users run inside their own programs.
 const LIBRARIES: [&str; 3] = ["crates/redlock-core/src/", "crates/backends/src/", "crates/fence-store/src/"];
@@ -99,6 +99,7 @@ pub(crate) fn run() -> Result<()> {
         readme(&files),
         cases::complaints(&files),
         mutants::complaints(&files),
+        docs::complaints(&files),
         core_dependencies()?,
     ]
     .concat();
