@@ -6,8 +6,8 @@
 
 use async_trait::async_trait;
 use redlock_core::{
-    Acquisition, Extension, Health, Inspection, KeyPrefix, Listener, LockNode, NodeError, Ownership, Place, Raising,
-    Releasing, Resources, Ttl,
+    Acquisition, Enrolment, Extension, Health, Inspection, KeyPrefix, Listener, LockNode, NodeError, Ownership, Place,
+    Raising, Releasing, Resources, Standing, Ttl,
 };
 use std::collections::VecDeque;
 use std::fmt;
@@ -94,6 +94,8 @@ pub enum Question {
     Listen,
     AcquireInLine,
     LeaveLine,
+    Standing,
+    Enroll,
     Inspect,
     Health,
 }
@@ -326,6 +328,22 @@ impl<N: LockNode + 'static> LockNode for Faulty<N> {
             Box::pin(async move { node.inspect(&prefix, &resources).await })
         };
         self.send(Question::Inspect, call).await
+    }
+
+    async fn standing(&self, prefix: &KeyPrefix, quarantine: Duration) -> Result<Standing, NodeError> {
+        let prefix = prefix.clone();
+        let call = move |node: Arc<N>| -> Pin<Box<dyn Future<Output = _> + Send>> {
+            Box::pin(async move { node.standing(&prefix, quarantine).await })
+        };
+        self.send(Question::Standing, call).await
+    }
+
+    async fn enroll(&self, prefix: &KeyPrefix, enrolment: &Enrolment) -> Result<Standing, NodeError> {
+        let (prefix, enrolment) = (prefix.clone(), *enrolment);
+        let call = move |node: Arc<N>| -> Pin<Box<dyn Future<Output = _> + Send>> {
+            Box::pin(async move { node.enroll(&prefix, &enrolment).await })
+        };
+        self.send(Question::Enroll, call).await
     }
 
     async fn health(&self) -> Result<Health, NodeError> {

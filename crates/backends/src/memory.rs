@@ -6,9 +6,9 @@
 
 use async_trait::async_trait;
 use redlock_core::{
-    Acquisition, Bell, Clock, Extension, Fingerprint, Health, HeldBy, Holder, Inspection, KeyPrefix, Listener,
-    LockNode, Manner, Moment, NodeError, Ownership, Place, Raising, Releasing, Remaining, Resource, Resources,
-    SystemClock, Ttl,
+    Acquisition, Bell, Clock, Enrolment, Extension, Fingerprint, Health, HeldBy, Holder, Inspection, KeyPrefix,
+    Listener, LockNode, Manner, Moment, NodeError, Ownership, Place, Raising, Releasing, Remaining, Resource,
+    Resources, Service, Standing, SystemClock, Ttl,
 };
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -38,6 +38,16 @@ struct State {
     /// Who waits for a resource, by key: listener and ticket, first come first.
     lines: HashMap<String, VecDeque<(Arc<str>, u64)>>,
     bells: HashMap<Arc<str>, Weak<Bell>>,
+    /// What the crash-recovery guard knows, by prefix; a prefix that is not in here was never asked about.
+    records: HashMap<KeyPrefix, Record>,
+}
+
+/// One prefix under the crash-recovery guard.
+#[derive(Clone, Copy, Debug)]
+struct Record {
+    /// Since when it has been known that the node does not serve; `None` while it does.
+    noticed: Option<Duration>,
+    quarantine: Duration,
 }
 
 #[derive(Debug)]
@@ -77,6 +87,21 @@ impl MemoryNode {
         let forgotten = std::mem::take(&mut *self.state());
         for bell in forgotten.bells.into_values().filter_map(|bell| bell.upgrade()) {
             bell.ring_all();
+        }
+    }
+
+    /// Goes back to a moment before any lock that is held now was taken, and stands `steps` lower with every counter: what a server
+    /// does whose log was cut off. As it is another server from then on, it is in quarantine under the crash-recovery guard.
+    pub fn lose_the_tail(&self, steps: u64) {
+        let now = self.clock.now();
+        let mut state = self.state();
+        state.locks.clear();
+        state.lines.clear();
+        for counter in state.counters.values_mut() {
+            counter.value = counter.value.saturating_sub(steps);
+        }
+        for record in state.records.values_mut() {
+            record.noticed = Some(now);
         }
     }
 
@@ -134,6 +159,52 @@ enum Hold {
 }
 
 impl State {
+    /// Refuses to vote under the guard unless the node serves.
+    fn admit(&mut self, ownership: &Ownership, now: Duration) -> Result<(), NodeError> {
+        let Some(quarantine) = ownership.quarantine() else { return Ok(()) };
+        match self.standing(ownership.prefix(), quarantine, now).service {
+            Service::Enrolled => Ok(()),
+            Service::Quarantined { remaining } => Err(NodeError::Quarantined { remaining }),
+        }
+    }
+
+    fn standing(&mut self, prefix: &KeyPrefix, quarantine: Duration, now: Duration) -> Standing {
+        let unknown = Record { noticed: Some(now), quarantine };
+        let record = self.records.entry(prefix.clone()).or_insert(unknown);
+        record.quarantine = quarantine.max(record.quarantine);
+        // A calendar that was set back says nothing about how much time has passed.
+        record.noticed = record.noticed.map(|noticed| if now < noticed { now } else { noticed });
+        let service = match record.noticed {
+            None => Service::Enrolled,
+            Some(noticed) => {
+                Service::Quarantined { remaining: noticed.saturating_add(record.quarantine).saturating_sub(now) }
+            }
+        };
+        let quarantine = record.quarantine;
+        let high = self.counters.values().map(|counter| counter.value).max().unwrap_or(0).max(self.base);
+        Standing { service, base: self.base, high, quarantine }
+    }
+
+    fn enroll(&mut self, prefix: &KeyPrefix, enrolment: &Enrolment, now: Duration) -> Standing {
+        let found = self.standing(prefix, enrolment.quarantine, now);
+        let waits = matches!(found.service, Service::Quarantined { remaining } if !remaining.is_zero());
+        if waits && !enrolment.at_once {
+            return found;
+        }
+        self.base = self.base.max(enrolment.base);
+        if found.service != Service::Enrolled {
+            self.base = self.base.max(found.high);
+        }
+        // Also where counters have come back too low.
+        for counter in self.counters.values_mut() {
+            counter.value = counter.value.max(self.base);
+        }
+        if let Some(record) = self.records.get_mut(prefix) {
+            record.noticed = None;
+        }
+        self.standing(prefix, enrolment.quarantine, now)
+    }
+
     fn acquire(&mut self, ownership: &Ownership, ttl: Ttl, floor: u64, now: Duration) -> Acquisition {
         for resource in ownership.resources() {
             if let Some(held) = self.held(&key(ownership.prefix(), resource), resource, now) {
@@ -258,7 +329,9 @@ impl LockNode for MemoryNode {
 
     async fn acquire(&self, ownership: &Ownership, ttl: Ttl, floor: u64) -> Result<Acquisition, NodeError> {
         let now = self.clock.now();
-        Ok(self.state().acquire(ownership, ttl, floor, now))
+        let mut state = self.state();
+        state.admit(ownership, now)?;
+        Ok(state.acquire(ownership, ttl, floor, now))
     }
 
     async fn listen(&self, _: &KeyPrefix, listener: &Listener) -> Result<(), NodeError> {
@@ -277,6 +350,7 @@ impl LockNode for MemoryNode {
     ) -> Result<Acquisition, NodeError> {
         let now = self.clock.now();
         let mut state = self.state();
+        state.admit(ownership, now)?;
         for resource in ownership.resources() {
             let key = key(ownership.prefix(), resource);
             let mut in_the_way = state.held(&key, resource, now);
@@ -322,6 +396,7 @@ impl LockNode for MemoryNode {
     async fn raise(&self, ownership: &Ownership, to: u64) -> Result<Raising, NodeError> {
         let now = self.clock.now();
         let mut state = self.state();
+        state.admit(ownership, now)?;
         let hold = state.hold(ownership, now);
         if !matches!(hold, Hold::All) && !mutant!("a raise in memory does not look at the owner") {
             return Ok(Raising::NotOwner);
@@ -338,6 +413,7 @@ impl LockNode for MemoryNode {
     async fn extend(&self, ownership: &Ownership, ttl: Ttl) -> Result<Extension, NodeError> {
         let now = self.clock.now();
         let mut state = self.state();
+        state.admit(ownership, now)?;
         match state.hold(ownership, now) {
             Hold::SomeGone => return Ok(Extension::Gone),
             Hold::SomeOthers => return Ok(Extension::NotOwner),
@@ -367,6 +443,16 @@ impl LockNode for MemoryNode {
             Hold::SomeGone => Releasing::Gone,
             Hold::SomeOthers => Releasing::NotOwner,
         })
+    }
+
+    async fn standing(&self, prefix: &KeyPrefix, quarantine: Duration) -> Result<Standing, NodeError> {
+        let now = self.clock.now();
+        Ok(self.state().standing(prefix, quarantine, now))
+    }
+
+    async fn enroll(&self, prefix: &KeyPrefix, enrolment: &Enrolment) -> Result<Standing, NodeError> {
+        let now = self.clock.now();
+        Ok(self.state().enroll(prefix, enrolment, now))
     }
 
     async fn inspect(&self, prefix: &KeyPrefix, resources: &Resources) -> Result<Vec<Inspection>, NodeError> {

@@ -17,16 +17,19 @@ mod trouble;
 mod wire;
 
 use self::calls::Calls;
-use self::commands::{Command, Commands};
+use self::commands::{Command, Commands, Kept};
 use self::link::Link;
-use self::scripts::{ACQUIRE, ACQUIRE_IN_LINE, Argument, EXTEND, LEAVE_LINE, RAISE, RELEASE, Script};
+use self::scripts::{Argument, ENROLL, EXTEND, LEAVE_LINE, RELEASE, STANDING, Script};
+use self::trouble::Trouble;
+use self::wire::Closed;
 use ::redis::{Cmd, Value};
 use async_trait::async_trait;
 use redlock_core::{
-    Acquisition, Extension, Health, Inspection, KeyPrefix, Listener, LockNode, Manner, NodeError, Ownership, Place,
-    Raising, Refusal, Releasing, Resources, Ttl,
+    Acquisition, Enrolment, Extension, Health, Inspection, KeyPrefix, Listener, LockNode, Manner, NodeError, Ownership,
+    Place, Raising, Refusal, Releasing, Resources, Standing, Ttl,
 };
 use std::fmt;
+use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -145,6 +148,39 @@ impl RedisNode {
         self.run(&Command::new(script.by_digest(keys, arguments)), || script.by_text(keys, arguments)).await
     }
 
+    /// Runs a script that votes. Under the crash-recovery guard it is sent only where the node has said that it serves, and is
+    /// made for the node's base.
+    async fn vote<C: Deref<Target = Command>>(
+        &self,
+        ownership: &Ownership,
+        by_digest: impl Fn(u64) -> C + Sync,
+        by_text: impl Fn(u64) -> Cmd + Sync,
+    ) -> Result<Value, NodeError> {
+        let Some(quarantine) = ownership.quarantine() else { return self.run(&by_digest(0), || by_text(0)).await };
+        let mut closed = None;
+        // Once more on another connection if it was certainly not sent on the first.
+        for _ in 0..2 {
+            let (mut connection, base) = self.link.serving(ownership.prefix(), quarantine).await?;
+            let mut sent = self.link.send_on(&mut connection, &by_digest(base)).await;
+            if matches!(&sent, Ok(Err(trouble)) if trouble::script_is_unknown(trouble)) {
+                self.link.order_is_lost();
+                sent = self.link.send_on(&mut connection, &Command::new(by_text(base))).await;
+            }
+            match sent {
+                Err(Closed(error)) => closed = Some(error),
+                Ok(answer) => {
+                    let answer = answer?;
+                    if reply::is_quarantine(&answer) {
+                        self.link.serves_no_more(&connection, ownership.prefix());
+                        self.link.serving(ownership.prefix(), quarantine).await?;
+                    }
+                    return Ok(answer);
+                }
+            }
+        }
+        Err(closed.map_or_else(|| NodeError::unreachable("not connected"), |error| Trouble::Answered(error).into()))
+    }
+
     async fn ask(&self, command: &Cmd) -> Result<Value, NodeError> {
         Ok(self.link.send(&Command::new(command.clone())).await?)
     }
@@ -159,12 +195,10 @@ impl LockNode for RedisNode {
     async fn acquire(&self, ownership: &Ownership, ttl: Ttl, floor: u64) -> Result<Acquisition, NodeError> {
         let commands = ownership.derived(|| Commands::new(ownership));
         let (owner, keys) = (Argument::Text(ownership.owner().expose()), [commands.lock_and_counter_keys()]);
-        let arguments = [owner, Argument::Number(ttl.as_millis()), Argument::Number(floor)];
-        let answer = match commands.acquire(&arguments, ttl, floor) {
-            Some(command) => self.run(command, || ACQUIRE.by_text(&keys, &arguments)).await?,
-            None => self.run_with(&ACQUIRE, &keys, &arguments).await?,
-        };
-        reply::acquisition(&answer, ownership.resources())
+        let arguments = |base| [owner, Argument::Number(ttl.as_millis()), Argument::Number(floor.max(base))];
+        let by_digest = |base| commands.acquire(&arguments(base), ttl, floor.max(base));
+        let by_text = |base| commands.granting().acquire.by_text(&keys, &arguments(base));
+        reply::acquisition(&self.vote(ownership, by_digest, by_text).await?, ownership.resources())
     }
 
     async fn listen(&self, prefix: &KeyPrefix, listener: &Listener) -> Result<(), NodeError> {
@@ -180,15 +214,18 @@ impl LockNode for RedisNode {
     ) -> Result<Acquisition, NodeError> {
         let commands = ownership.derived(|| Commands::new(ownership));
         let (owner, waiter) = (ownership.owner().expose(), waiter(ownership.prefix(), place));
-        let (ttl, floor) = (Argument::Number(ttl.as_millis()), Argument::Number(floor));
+        let ttl = Argument::Number(ttl.as_millis());
         let manner = match place.manner {
             Manner::Yield => "yield",
             Manner::Called => "called",
             Manner::Overtake => "overtake",
         };
-        let arguments = [Argument::Text(owner), ttl, floor, Argument::Text(&waiter), Argument::Text(manner)];
-        let answer = self.run_with(&ACQUIRE_IN_LINE, &[commands.all_keys()], &arguments).await?;
-        reply::acquisition(&answer, ownership.resources())
+        let (owner, waiter, manner) = (Argument::Text(owner), Argument::Text(&waiter), Argument::Text(manner));
+        let arguments = |base| [owner, ttl, Argument::Number(floor.max(base)), waiter, manner];
+        let (script, keys) = (commands.granting().acquire_in_line, [commands.all_keys()]);
+        let by_digest = |base| Kept::Own(Command::new(script.by_digest(&keys, &arguments(base))));
+        let by_text = |base| script.by_text(&keys, &arguments(base));
+        reply::acquisition(&self.vote(ownership, by_digest, by_text).await?, ownership.resources())
     }
 
     async fn leave_line(&self, prefix: &KeyPrefix, resources: &Resources, place: &Place) -> Result<(), NodeError> {
@@ -200,8 +237,11 @@ impl LockNode for RedisNode {
 
     async fn raise(&self, ownership: &Ownership, to: u64) -> Result<Raising, NodeError> {
         let commands = ownership.derived(|| Commands::new(ownership));
-        let arguments = [Argument::Text(ownership.owner().expose()), Argument::Number(to)];
-        reply::raising(&self.run_with(&RAISE, &[commands.lock_and_counter_keys()], &arguments).await?)
+        let arguments = |base| [Argument::Text(ownership.owner().expose()), Argument::Number(to.max(base))];
+        let (script, keys) = (commands.granting().raise, [commands.lock_and_counter_keys()]);
+        let by_digest = |base| Kept::Own(Command::new(script.by_digest(&keys, &arguments(base))));
+        let by_text = |base| script.by_text(&keys, &arguments(base));
+        reply::raising(&self.vote(ownership, by_digest, by_text).await?)
     }
 
     async fn extend(&self, ownership: &Ownership, ttl: Ttl) -> Result<Extension, NodeError> {
@@ -221,7 +261,11 @@ impl LockNode for RedisNode {
                 [Argument::Number(count), owner, Argument::Number(ttl.as_millis())]
             })
             .collect();
-        reply::extensions(&self.run_with(&EXTEND, &[&keys], &arguments).await?, leases.len())
+        // All of them are one client's: guarded alike.
+        let Some((first, _)) = leases.first() else { return Ok(Vec::new()) };
+        let by_digest = |_| Kept::Own(Command::new(EXTEND.by_digest(&[&keys], &arguments)));
+        let answer = self.vote(first, by_digest, |_| EXTEND.by_text(&[&keys], &arguments)).await?;
+        reply::extensions(&answer, leases.len())
     }
 
     async fn release(&self, ownership: &Ownership) -> Result<Releasing, NodeError> {
@@ -230,6 +274,15 @@ impl LockNode for RedisNode {
         let by_text = || RELEASE.by_text(&[commands.lock_keys(), commands.line_keys()], &arguments);
         let answer = self.run(commands.release(&arguments), by_text).await?;
         reply::releasing(&answer)
+    }
+
+    async fn standing(&self, prefix: &KeyPrefix, quarantine: Duration) -> Result<Standing, NodeError> {
+        self.link.standing(&STANDING, prefix, quarantine, &[]).await
+    }
+
+    async fn enroll(&self, prefix: &KeyPrefix, enrolment: &Enrolment) -> Result<Standing, NodeError> {
+        let more = [Argument::Number(enrolment.base), Argument::Number(u64::from(enrolment.at_once))];
+        self.link.standing(&ENROLL, prefix, enrolment.quarantine, &more).await
     }
 
     async fn inspect(&self, prefix: &KeyPrefix, resources: &Resources) -> Result<Vec<Inspection>, NodeError> {

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 const RECORD: &str = "lock:~namespace";
 const COUNTER: &str = "lock:~fence:{lock:r}";
-const STEP: u64 = 1 << 36;
+const STEP: u64 = 1 << 32;
 const DAY_MILLIS: u64 = 24 * 60 * 60 * 1_000;
 
 struct Bench {

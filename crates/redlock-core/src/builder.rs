@@ -10,8 +10,9 @@ use crate::lane::Lane;
 use crate::line::Lines;
 use crate::node::LockNode;
 use crate::owner::{OsRandomness, Randomness};
+use crate::recovery::Recovery;
 use crate::redlock::Redlock;
-use crate::resource::KeyPrefix;
+use crate::resource::{KeyPrefix, Ttl};
 use crate::settings::{Retry, Settings};
 use crate::token::FencingToken;
 use crate::validity::Drift;
@@ -35,6 +36,8 @@ pub struct RedlockBuilder {
     key_prefix: String,
     clock_floor: bool,
     floor: Option<FencingToken>,
+    lock_delay: Duration,
+    crash_guard: Option<Duration>,
     clock: Arc<dyn Clock>,
     randomness: Arc<dyn Randomness>,
 }
@@ -53,6 +56,8 @@ impl RedlockBuilder {
             key_prefix: KeyPrefix::default().as_str().to_owned(),
             clock_floor: true,
             floor: None,
+            lock_delay: Duration::ZERO,
+            crash_guard: None,
             clock: Arc::new(SystemClock),
             randomness: Arc::new(OsRandomness),
         }
@@ -138,6 +143,32 @@ impl RedlockBuilder {
         self
     }
 
+    /// Switches the crash-recovery guard on: a node that restarted, was emptied, or whose address leads to another server now
+    /// neither votes nor mints until the locks that it may have forgotten have run out, and it has been told by a quorum of the
+    /// other nodes where the counters stand.
+    ///
+    /// `longest_ttl` is the longest ttl that any client of this key prefix uses; requests for more are refused. Every client of
+    /// the prefix has to have the guard on. The nodes of a fresh deployment are enrolled once, with
+    /// [`Redlock::enroll_fresh`]; a node that comes back later is enrolled by whichever client asks it for a lock when its
+    /// quarantine is over. When fewer than a quorum of nodes remember anything, nobody is granted a lock until
+    /// [`Redlock::reseed`].
+    ///
+    /// Nothing is paid for it per call where a counter exists. See `docs/operating.md`.
+    pub fn crash_guard(mut self, longest_ttl: Duration) -> Self {
+        self.crash_guard = Some(longest_ttl);
+        self
+    }
+
+    /// How long nobody is granted a lock after its holder was lost, as opposed to having released it: nodes hold the lock for
+    /// the ttl and this much longer, and its holder relies on it for the ttl only. None by default.
+    ///
+    /// For stores that cannot check a fencing token: what a holder sent before its validity ended has this long to arrive. It
+    /// makes a stale write unlikely, not impossible; a fence does that.
+    pub fn lock_delay(mut self, lock_delay: Duration) -> Self {
+        self.lock_delay = lock_delay;
+        self
+    }
+
     /// The clock by which validity is measured; for tests and simulation.
     pub fn clock(mut self, clock: Arc<dyn Clock>) -> Self {
         self.clock = clock;
@@ -177,11 +208,14 @@ impl RedlockBuilder {
             min_validity: self.min_validity,
             clock_floor: self.clock_floor,
             floor: self.floor,
+            lock_delay: self.lock_delay,
+            guarded_ttl: self.crash_guard.map(Ttl::new).transpose()?,
         };
         let terms = settings.terms(self.ttl, self.min_validity)?;
         let lines = Arc::new(Lines::default());
         let lane = |node: Arc<dyn LockNode>| Arc::new(Lane::new(node, Arc::clone(&self.clock), Arc::clone(&lines)));
         Ok(Redlock::new(Client {
+            recovery: Recovery::new(self.nodes.len()),
             lanes: self.nodes.into_iter().map(lane).collect(),
             settings,
             ttl: terms.ttl,

@@ -12,6 +12,7 @@ use crate::keeper::Keeper;
 use crate::lane::Lane;
 use crate::line::{Lines, Turn};
 use crate::owner::{Owner, Ownership, Randomness};
+use crate::recovery::Recovery;
 use crate::resource::{Resources, Ttl};
 use crate::round::{Approach, Round};
 use crate::settings::{Settings, Terms};
@@ -32,6 +33,7 @@ pub(crate) struct Client {
     pub(crate) highest_tokens: HighestTokens,
     pub(crate) lines: Arc<Lines>,
     pub(crate) listener: Listener,
+    pub(crate) recovery: Recovery,
 }
 
 impl Client {
@@ -60,6 +62,10 @@ impl Client {
         self.randomness.fill(&mut bytes);
         let owner = Owner::from_random_bytes(mutant!("one owner for all attempts", bytes, [7; 16]));
         let ownership = Ownership::new(self.settings.prefix.clone(), resources.clone(), owner);
+        let ownership = match self.settings.quarantine() {
+            Some(quarantine) => ownership.guarded(quarantine),
+            None => ownership,
+        };
         let highest = self.highest_tokens.highest(resources).max(self.settings.floor);
         Undertaking::new(ownership, ttl, floor::floor(highest, time), self.lanes.len())
     }

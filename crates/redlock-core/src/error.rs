@@ -178,6 +178,17 @@ pub enum SettingsError {
         /// The least useful validity.
         min_validity: Duration,
     },
+    /// The time to live is longer than the crash-recovery guard allows for.
+    #[error(
+        "a ttl of {ttl:?} is longer than the {longest:?} that the crash-recovery guard allows for; use a shorter ttl and extend \
+         the lock, or give all clients a crash guard for a longer one"
+    )]
+    TtlBeyondGuard {
+        /// The time to live.
+        ttl: Duration,
+        /// The longest that the guard was told of.
+        longest: Duration,
+    },
     /// The per-node deadline is zero.
     #[error("the node timeout is zero; give every node at least the time of a round trip")]
     NoNodeTimeout,

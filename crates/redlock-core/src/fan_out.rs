@@ -42,7 +42,8 @@ pub(crate) enum Answer {
     /// One answer for each hold of the renewal, in order.
     Extend(Range<usize>, Result<Vec<Extended>, NodeError>),
     Release(Result<Releasing, NodeError>),
-    Leave,
+    /// A call whose answer nobody looks at.
+    Done,
     Inspect(Result<Vec<Inspection>, NodeError>),
 }
 
@@ -360,6 +361,6 @@ pub(crate) fn leave(lane: &Arc<Lane>, node: usize, prefix: &KeyPrefix, resources
         let pass = lane.admit_release();
         let answer = caught(lane.node().leave_line(&prefix, &resources, &place)).await;
         let took = pass.answered(&answer);
-        Reply { node, took, answer: Answer::Leave }
+        Reply { node, took, answer: Answer::Done }
     })
 }

@@ -163,7 +163,7 @@ impl Hold {
     /// An extension to `new_end` is about to be sent. A node that executes a shorter one ends the lock earlier, whether or
     /// not that is heard, so the validity shrinks before anything is sent. Says whether it has.
     pub(crate) fn extending_to(&self, new_end: Moment, terms: Terms) -> bool {
-        self.undertaking.extended_to(terms.ttl);
+        self.undertaking.extended_to(terms.lease);
         let shorter = {
             let mut lease = self.lease();
             let shorter = new_end < lease.valid_until;

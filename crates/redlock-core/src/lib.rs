@@ -104,6 +104,7 @@ mod round;
 mod redlock;
 mod hold;
 mod renewal;
+mod recovery;
 mod watchdog;
 mod guard;
 mod work;
@@ -125,10 +126,11 @@ pub use guard::{Guard, Held, NodeRelease, Release, ReleaseOutcome};
 pub use hold::HoldState;
 pub use leader::{Election, Leader, Leadership, ObserveError};
 pub use node::{
-    Acquisition, Extension, Health, HeldBy, Holder, Inspection, LockNode, NodeError, Raising, Refusal, Releasing,
-    Remaining, Source,
+    Acquisition, Enrolment, Extension, Health, HeldBy, Holder, Inspection, LockNode, NodeError, Raising, Refusal,
+    Releasing, Remaining, Service, Source, Standing,
 };
 pub use owner::{Fingerprint, OsRandomness, Owner, Ownership, Randomness};
+pub use recovery::{EnrollError, NodeStanding};
 pub use redlock::{Redlock, Request};
 pub use report::{NodeOutcome, NodeReport, Report};
 pub use resource::{

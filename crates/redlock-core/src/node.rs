@@ -125,6 +125,29 @@ pub trait LockNode: Send + Sync {
         Err(NodeError::Unsupported)
     }
 
+    /// Tells whether the node serves clients that have the crash-recovery guard on, and where its marks stand.
+    ///
+    /// A node that has a record of the prefix which is its own serves. One that has none (it is empty, or was emptied), or
+    /// whose record belongs to another server (it was restarted, or stands in for another), begins its quarantine with this
+    /// question: it serves again when it has been enrolled, which is not before `quarantine` has passed. The longest
+    /// `quarantine` that anybody asked for is kept with the record.
+    ///
+    /// The default keeps no record. Clients that have the guard on then refuse the node.
+    async fn standing(&self, prefix: &KeyPrefix, quarantine: Duration) -> Result<Standing, NodeError> {
+        let _ = (prefix, quarantine);
+        Err(NodeError::Unsupported)
+    }
+
+    /// Takes the node into service if its quarantine is over: base becomes at least [`Enrolment::base`] and everything that
+    /// the node itself remembers, for resources whose counters are gone and for those whose counters came back too low.
+    ///
+    /// In one atomic step; the answer says how the node stands then. A node that serves already stays in service, and its
+    /// base is raised all the same.
+    async fn enroll(&self, prefix: &KeyPrefix, enrolment: &Enrolment) -> Result<Standing, NodeError> {
+        let _ = (prefix, enrolment);
+        Err(NodeError::Unsupported)
+    }
+
     /// A number that stays the same for as long as calls take effect in the order in which their futures were first polled.
     /// `None`, the default, makes no such promise; a node whose connection was replaced, or that had to send a call again,
     /// has another number from then on.
@@ -263,6 +286,42 @@ pub struct Inspection {
     pub counter: Option<u64>,
 }
 
+/// How a node stands that keeps a record of a prefix, and where the marks in it stand.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Standing {
+    /// Whether it serves.
+    pub service: Service,
+    /// What a resource without a counter starts from.
+    pub base: u64,
+    /// At least as great as every counter that was ever set there, as far as the node remembers.
+    pub high: u64,
+    /// The longest quarantine that any client has asked for.
+    pub quarantine: Duration,
+}
+
+/// Whether a node serves clients that have the crash-recovery guard on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Service {
+    /// It does: it remembers, and was told what it had forgotten.
+    Enrolled,
+    /// It does not: it has lost its memory, or was never enrolled.
+    Quarantined {
+        /// How long it will not be taken back in any case; zero once it only waits to be enrolled.
+        remaining: Duration,
+    },
+}
+
+/// What a node is told when it is taken into service.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Enrolment {
+    /// At least as great as every counter that counted for a grant before.
+    pub base: u64,
+    /// How long the node must have been in quarantine, unless somebody has asked for longer.
+    pub quarantine: Duration,
+    /// The node has nothing to wait for, since no lock was ever given out: a fresh deployment.
+    pub at_once: bool,
+}
+
 /// What a node says about its own fitness. A field that is `None` is not known, and [`Health::unread`] says why.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
@@ -312,10 +371,11 @@ pub enum NodeError {
         /// What the node said.
         source: Source,
     },
-    /// The node lost its memory and does not vote until the locks it forgot have run out.
-    #[error("quarantined for {remaining:?}")]
+    /// The node lost its memory, or was never enrolled, and the crash-recovery guard is on: it does not vote until the locks
+    /// it may have forgotten have run out, and it has been told where the counters stand.
+    #[error("{}", quarantined(*remaining))]
     Quarantined {
-        /// How long it will still not vote.
+        /// How long it will still not vote in any case; zero once it only waits to be enrolled.
         remaining: Duration,
     },
     /// The node answered something that is not in the contract.
@@ -324,6 +384,16 @@ pub enum NodeError {
     /// The node cannot answer this kind of question.
     #[error("not known here")]
     Unsupported,
+}
+
+fn quarantined(remaining: Duration) -> String {
+    if remaining.is_zero() {
+        "quarantined until it is enrolled: a client does that as soon as a quorum of the other nodes is enrolled and answers; \
+         if there is no such quorum, enroll a fresh deployment or reseed one that has lost its memory"
+            .to_owned()
+    } else {
+        format!("quarantined for {remaining:?}, since it has lost its memory or was never enrolled")
+    }
 }
 
 impl NodeError {

@@ -8,6 +8,7 @@ use std::any::Any;
 use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 /// The value stored under a lock key: 122 random bits (a version 4 UUID, RFC 9562), new for every attempt.
 ///
@@ -81,6 +82,7 @@ pub struct Ownership {
     prefix: KeyPrefix,
     resources: Resources,
     owner: Owner,
+    quarantine: Option<Duration>,
     derived: Derived,
 }
 
@@ -88,7 +90,19 @@ impl Ownership {
     /// Puts the three together.
     #[must_use]
     pub fn new(prefix: KeyPrefix, resources: Resources, owner: Owner) -> Self {
-        Self { prefix, resources, owner, derived: Derived::default() }
+        Self { prefix, resources, owner, quarantine: None, derived: Derived::default() }
+    }
+
+    /// With the crash-recovery guard on: only nodes that are enrolled serve it, and others are in quarantine for so long.
+    #[must_use]
+    pub fn guarded(self, quarantine: Duration) -> Self {
+        Self { quarantine: Some(quarantine), ..self }
+    }
+
+    /// How long a node that has lost its memory is in quarantine; `None` if the crash-recovery guard is off.
+    #[must_use]
+    pub fn quarantine(&self) -> Option<Duration> {
+        self.quarantine
     }
 
     /// Something that a kind of node derives from the three, such as its keys: made once for all nodes of the kind that are

@@ -122,6 +122,10 @@ impl Redlock {
         answers
     }
 
+    pub(crate) fn client(&self) -> &Arc<Client> {
+        &self.client
+    }
+
     #[cfg(feature = "blocking")]
     pub(crate) fn retry(&self) -> Retry {
         self.client.settings.retry

@@ -13,12 +13,12 @@ use crate::fan_out::{self, Answer, Extended, FanOut, Reply, Taking};
 use crate::hold::{Hold, HoldState};
 use crate::lane::{self, Twins};
 use crate::node::{Extension, NodeError};
+use crate::recovery;
 use crate::resource::Ttl;
 use crate::settings::Terms;
 use crate::tally::{Decision, Tally, quorum_of};
 use crate::telemetry;
 use crate::undertaking::Undertaking;
-use crate::validity::whole_validity;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -78,7 +78,7 @@ pub(crate) async fn renew(
 
 impl Ballot {
     fn new(client: &Client, hold: Arc<Hold>, terms: Terms, started: Moment) -> Self {
-        let new_end = started.after(whole_validity(terms.ttl, client.settings.drift));
+        let new_end = started.after(terms.validity);
         Self { hold, terms, new_end, tally: Tally::new(client.lanes.len()), gone: 0, free: Vec::new() }
     }
 
@@ -131,7 +131,7 @@ impl Renewal<'_> {
                 if ballot.hold.extending_to(ballot.new_end, ballot.terms) {
                     self.client.watchdog.look_again();
                 }
-                (Arc::clone(ballot.hold.undertaking()), ballot.terms.ttl)
+                (Arc::clone(ballot.hold.undertaking()), ballot.terms.lease)
             })
             .collect();
         if live.is_empty() {
@@ -184,6 +184,7 @@ impl Renewal<'_> {
                 }
             }
             Err(error) => {
+                recovery::note_failure(self.client, node, &error);
                 for hold in holds {
                     self.holds[*hold].count(node, None);
                 }

@@ -13,13 +13,13 @@ use crate::floor;
 use crate::guard::Guard;
 use crate::lane::{self, Lane, Pass, Twins};
 use crate::node::{Acquisition, NodeError, Raising, Refusal};
+use crate::recovery;
 use crate::report::{FailureClass, NodeOutcome, NodeReport, Report};
 use crate::resource::Resources;
 use crate::settings::Terms;
 use crate::telemetry;
 use crate::token::{FencingToken, Grant};
 use crate::undertaking::Undertaking;
-use crate::validity::whole_validity;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -61,7 +61,7 @@ impl<'a> Round<'a> {
         Self {
             client,
             fan_out: FanOut::new(Arc::clone(&client.keeper), terms.node_timeout, nodes),
-            undo: Undo::arm(client, client.undertaking(resources, terms.ttl, time)),
+            undo: Undo::arm(client, client.undertaking(resources, terms.lease, time)),
             time_is_awaited: client.settings.clock_floor && time.is_none(),
             terms,
             started,
@@ -70,7 +70,7 @@ impl<'a> Round<'a> {
                 started,
                 Moment::from_origin(Duration::from_micros(time.unwrap_or(0)))
             )
-            .after(whole_validity(terms.ttl, client.settings.drift)),
+            .after(terms.validity),
             twins: Twins::default(),
             attempt: Attempt::new(nodes),
             outcomes: (0..nodes).map(|_| (NodeOutcome::NotHeard, None)).collect(),
@@ -210,7 +210,10 @@ impl<'a> Round<'a> {
                         (AcquireVote::Granted { counter }, NodeOutcome::Granted { counter })
                     }
                     Ok(Acquisition::Held(held)) => (AcquireVote::Held, NodeOutcome::Held(held)),
-                    Err(error) => (AcquireVote::Failed, NodeOutcome::Failed(error)),
+                    Err(error) => {
+                        recovery::note_failure(self.client, node, &error);
+                        (AcquireVote::Failed, NodeOutcome::Failed(error))
+                    }
                 };
                 self.outcomes[node] = (outcome, Some(took));
                 self.attempt.on_acquire(node, vote)
@@ -234,7 +237,7 @@ impl<'a> Round<'a> {
                 };
                 self.attempt.on_raise(node, to, vote)
             }
-            Answer::Extend(..) | Answer::Release(_) | Answer::Leave | Answer::Inspect(_) => {
+            Answer::Extend(..) | Answer::Release(_) | Answer::Done | Answer::Inspect(_) => {
                 unreachable!("a round only acquires and raises")
             }
         }

@@ -33,6 +33,9 @@ pub const DROPPED_GUARDS: &str = "redlock_dropped_guards_total";
 /// Counter: background calls given up because too many were waiting; keys they would have removed stay until their ttl.
 pub const ABANDONED: &str = "redlock_abandoned_total";
 
+/// Counter, by `outcome` (`enrolled`, `quarantined`, `failed`): tries to take a node back that had lost its memory.
+pub const ENROLMENTS: &str = "redlock_enrolments_total";
+
 /// Span around one acquire with all its attempts; fields `resources`, `attempts`, `outcome`, `token`.
 pub const ACQUIRE_SPAN: &str = "redlock.acquire";
 /// Span around one extension; field `token`.

@@ -3,9 +3,10 @@
 //! Every node of a quorum is sent the same bytes. The first one asked makes them, and they stay with the ownership.
 
 use super::keys;
-use super::scripts::{ACQUIRE, Argument, RELEASE};
+use super::scripts::{Argument, Granting, RELEASE};
 use redis::Cmd;
 use redlock_core::{Ownership, Ttl};
+use std::ops::Deref;
 use std::sync::OnceLock;
 
 /// A command with its bytes on the wire, which are made once for all nodes that are sent it.
@@ -36,10 +37,28 @@ impl Command {
     }
 }
 
+/// A command that is shared, or not.
+pub(super) enum Kept<'a> {
+    Shared(&'a Command),
+    Own(Command),
+}
+
+impl Deref for Kept<'_> {
+    type Target = Command;
+
+    fn deref(&self) -> &Command {
+        match self {
+            Self::Shared(command) => command,
+            Self::Own(command) => command,
+        }
+    }
+}
+
 pub(super) struct Commands {
     /// The lock keys, the counter keys in the same order, the namespace record, the line keys in the same order.
     keys: Vec<String>,
     resources: usize,
+    granting: Granting,
     acquire: OnceLock<(Ttl, u64, Command)>,
     release: OnceLock<Command>,
 }
@@ -49,6 +68,7 @@ impl Commands {
         Self {
             keys: keys::all(ownership),
             resources: ownership.resources().len(),
+            granting: Granting::of(ownership.quarantine().is_some()),
             acquire: OnceLock::new(),
             release: OnceLock::new(),
         }
@@ -71,11 +91,15 @@ impl Commands {
         &self.keys[2 * self.resources + 1..]
     }
 
-    /// The acquire by digest, if it is the one that was asked for first: there is hardly ever another.
-    pub(super) fn acquire(&self, arguments: &[Argument<'_>], ttl: Ttl, floor: u64) -> Option<&Command> {
-        let make = || (ttl, floor, Command::new(ACQUIRE.by_digest(&[self.lock_and_counter_keys()], arguments)));
-        let (made_for, floor_then, command) = self.acquire.get_or_init(make);
-        ((*made_for, *floor_then) == (ttl, floor)).then_some(command)
+    pub(super) fn granting(&self) -> Granting {
+        self.granting
+    }
+
+    /// The acquire by digest. It is kept for all nodes; there is hardly ever another than the one that was asked for first.
+    pub(super) fn acquire(&self, arguments: &[Argument<'_>], ttl: Ttl, floor: u64) -> Kept<'_> {
+        let make = || Command::new(self.granting.acquire.by_digest(&[self.lock_and_counter_keys()], arguments));
+        let (made_for, floor_then, command) = self.acquire.get_or_init(|| (ttl, floor, make()));
+        if (*made_for, *floor_then) == (ttl, floor) { Kept::Shared(command) } else { Kept::Own(make()) }
     }
 
     /// The release by digest.

@@ -44,7 +44,7 @@ pub(super) fn channel(prefix: &KeyPrefix, listener: &str) -> String {
 }
 
 /// The namespace record, one per prefix.
-fn record(prefix: &KeyPrefix) -> String {
+pub(super) fn record(prefix: &KeyPrefix) -> String {
     [prefix.as_str(), "~namespace"].concat()
 }
 

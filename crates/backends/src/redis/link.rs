@@ -6,18 +6,22 @@
 //! on in a task of its own, under a limit of its own, so that a caller's short deadline bounds how long *it* waits and
 //! does not cut off a handshake that takes longer. Whoever waits for a connection that then fails gets the failure;
 //! nothing piles up.
+//!
+//! Under the crash-recovery guard a call travels only on a connection on which the node has said that it serves: once for each
+//! connection and prefix, since a server that restarts, or is replaced by another, ends its connections.
 
 use super::UrlError;
 use super::commands::Command;
+use super::keys;
 use super::reply;
-use super::scripts::{self, Script};
+use super::scripts::{self, Argument, Script};
 use super::trouble::{self, Trouble};
 use super::wire::{Closed, Stream, Wire};
 use futures_util::future::join_all;
 use redis::io::tcp::TcpSettings;
 use redis::io::tcp::socket2::{SockRef, TcpKeepalive};
 use redis::{Cmd, ConnectionAddr, ConnectionInfo, IntoConnectionInfo as _, RedisConnectionInfo, RedisResult, Value};
-use redlock_core::{NodeError, Refusal};
+use redlock_core::{KeyPrefix, NodeError, Refusal, Service, Standing};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -81,7 +85,27 @@ pub(super) struct Connection {
     transport: Transport,
     /// When it was made, to tell it from its successors.
     since: Instant,
+    server: Arc<Server>,
 }
+
+/// Who is at the other end of a connection, and what it has said there.
+struct Server {
+    /// Its `run_id`, as far as it may be read.
+    identity: Option<Arc<str>>,
+    /// Why it cannot be relied on to keep anything.
+    evicts: Option<String>,
+    /// The prefixes for which it serves under the crash-recovery guard, and its base for each of them.
+    serves: Mutex<Vec<(KeyPrefix, u64)>>,
+}
+
+impl Server {
+    fn serves(&self) -> MutexGuard<'_, Vec<(KeyPrefix, u64)>> {
+        self.serves.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What a server is called whose identity may not be read. That it restarts is noticed then only if it comes back empty.
+const UNREADABLE: &str = "unreadable";
 
 /// What commands travel on.
 #[derive(Clone)]
@@ -167,16 +191,115 @@ impl Link {
     /// Sends one command and waits for its answer.
     pub(super) async fn send(self: &Arc<Self>, command: &Command) -> Result<Value, Trouble> {
         let mut connection = self.connection().await.map_err(Trouble::NotConnected)?;
-        match connection.transport.send(command).await {
-            // The server had closed the connection while nothing was going on, and the command was never sent.
-            Err(Closed(_)) => {
-                self.lose(&connection);
-                let mut connection = self.connection().await.map_err(Trouble::NotConnected)?;
-                let answer = connection.transport.send(command).await.unwrap_or_else(|Closed(error)| Err(error));
-                self.heard(&connection, answer)
-            }
-            Ok(answer) => self.heard(&connection, answer),
+        if let Ok(answer) = self.send_on(&mut connection, command).await {
+            return answer;
         }
+        // The server had closed the connection while nothing was going on, and the command was never sent.
+        let mut connection = self.connection().await.map_err(Trouble::NotConnected)?;
+        match self.send_on(&mut connection, command).await {
+            Ok(answer) => answer,
+            Err(Closed(error)) => Err(Trouble::Answered(error)),
+        }
+    }
+
+    /// Sends one command on one connection; `Closed` if it was certainly not sent.
+    pub(super) async fn send_on(
+        &self,
+        connection: &mut Connection,
+        command: &Command,
+    ) -> Result<Result<Value, Trouble>, Closed> {
+        match connection.transport.send(command).await {
+            Ok(answer) => Ok(self.heard(connection, answer)),
+            Err(closed) => {
+                self.lose(connection);
+                Err(closed)
+            }
+        }
+    }
+
+    /// A connection on which the node serves under the crash-recovery guard, and its base.
+    pub(super) async fn serving(
+        self: &Arc<Self>,
+        prefix: &KeyPrefix,
+        quarantine: Duration,
+    ) -> Result<(Connection, u64), NodeError> {
+        let connection = self.connection().await?;
+        let known = connection.server.serves().iter().find(|(served, _)| served == prefix).map(|(_, base)| *base);
+        if let Some(base) = known {
+            return Ok((connection, base));
+        }
+        // What was asked for before may be sent while this is being asked.
+        self.order_is_lost();
+        let standing = self.standing_on(connection.clone(), &scripts::STANDING, prefix, quarantine, &[]).await?;
+        match standing.service {
+            Service::Enrolled => Ok((connection, standing.base)),
+            Service::Quarantined { remaining } => Err(NodeError::Quarantined { remaining }),
+        }
+    }
+
+    /// How the node stands, on whichever connection there is.
+    pub(super) async fn standing(
+        self: &Arc<Self>,
+        script: &Script,
+        prefix: &KeyPrefix,
+        quarantine: Duration,
+        more: &[Argument<'_>],
+    ) -> Result<Standing, NodeError> {
+        let connection = self.connection().await?;
+        self.standing_on(connection, script, prefix, quarantine, more).await
+    }
+
+    async fn standing_on(
+        &self,
+        mut connection: Connection,
+        script: &Script,
+        prefix: &KeyPrefix,
+        quarantine: Duration,
+        more: &[Argument<'_>],
+    ) -> Result<Standing, NodeError> {
+        let server = Arc::clone(&connection.server);
+        if let Some(policy) = &server.evicts {
+            let cause =
+                format!("maxmemory-policy is {policy}, so it may throw locks and counters away; set noeviction");
+            return Err(NodeError::refused(Refusal::Configuration, cause));
+        }
+        let identity = Argument::Text(server.identity.as_deref().unwrap_or(UNREADABLE));
+        let millis = u64::try_from(quarantine.as_millis()).unwrap_or(u64::MAX);
+        let arguments: Vec<Argument<'_>> =
+            [identity, Argument::Number(millis)].into_iter().chain(more.iter().copied()).collect();
+        let keys = [keys::record(prefix)];
+        let answer = self.run_on(&mut connection, script, &[&keys], &arguments).await;
+        let standing = reply::standing(&answer?)?;
+        let mut serves = server.serves();
+        serves.retain(|(served, _)| served != prefix);
+        if standing.service == Service::Enrolled {
+            serves.push((prefix.clone(), standing.base));
+        }
+        Ok(standing)
+    }
+
+    /// Runs a script on one connection, by its text if the server does not know it.
+    async fn run_on(
+        &self,
+        connection: &mut Connection,
+        script: &Script,
+        keys: &[&[String]],
+        arguments: &[Argument<'_>],
+    ) -> Result<Value, NodeError> {
+        let gone = |Closed(error)| NodeError::from(Trouble::Answered(error));
+        let by_digest = Command::new(script.by_digest(keys, arguments));
+        match self.send_on(connection, &by_digest).await.map_err(gone)? {
+            Err(trouble) if trouble::script_is_unknown(&trouble) => {
+                let by_text = Command::new(script.by_text(keys, arguments));
+                Ok(self.send_on(connection, &by_text).await.map_err(gone)??)
+            }
+            answer => Ok(answer?),
+        }
+    }
+
+    /// The node has said on this connection that it does not serve after all.
+    pub(super) fn serves_no_more(&self, connection: &Connection, prefix: &KeyPrefix) {
+        connection.server.serves().retain(|(served, _)| served != prefix);
     }
 
     /// Gives up a connection whose answer says that it is of no more use.
@@ -244,7 +367,7 @@ impl Link {
 
     /// Decides whether a server that has answered may be this node.
     fn accept(&self, greeting: Greeting) -> Result<Connection, NodeError> {
-        let Greeting { transport, identity, primary, time } = greeting;
+        let Greeting { transport, identity, primary, evicts, time } = greeting;
         if primary == Some(false) {
             let cause = "the server calls itself a replica";
             return Err(NodeError::refused(Refusal::Replica, cause));
@@ -256,8 +379,9 @@ impl Link {
             );
         }
         let now = Instant::now();
+        let server = Arc::new(Server { identity: identity.clone(), evicts, serves: Mutex::default() });
         *self.known() = Known { identity, time: time.map(|time| (time, now)) };
-        Ok(Connection { transport, since: now })
+        Ok(Connection { transport, since: now, server })
     }
 
     fn settle(&self, connected: &Result<Connection, NodeError>) {
@@ -298,6 +422,7 @@ struct Greeting {
     transport: Transport,
     identity: Option<Arc<str>>,
     primary: Option<bool>,
+    evicts: Option<String>,
     time: Option<Duration>,
 }
 
@@ -322,8 +447,9 @@ async fn greet(client: &redis::Client) -> Result<Greeting, NodeError> {
     };
     let identity = info.as_deref().and_then(|info| reply::info_field(info, "run_id")).map(Arc::from);
     let primary = info.as_deref().and_then(reply::is_primary);
+    let evicts = info.as_deref().and_then(reply::evicts).map(str::to_owned);
     let time = time.ok().as_ref().and_then(reply::time);
-    Ok(Greeting { transport, identity, primary, time })
+    Ok(Greeting { transport, identity, primary, evicts, time })
 }
 
 /// A connection on which commands may be sent: authenticated, and on the right database.

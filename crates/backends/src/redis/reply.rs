@@ -3,7 +3,7 @@
 use redis::Value;
 use redlock_core::{
     Acquisition, Extension, Fingerprint, Health, HeldBy, Holder, Inspection, NodeError, Raising, Releasing, Remaining,
-    Resource, Resources,
+    Resource, Resources, Service, Standing,
 };
 use std::time::Duration;
 
@@ -13,9 +13,16 @@ pub(super) fn acquisition(answer: &Value, resources: &Resources) -> Result<Acqui
             Ok(counter) => Ok(Acquisition::Granted { counter }),
             Err(_) => Err(unexpected(answer)),
         },
+        Value::Array(_) if is_quarantine(answer) => Err(NodeError::Quarantined { remaining: Duration::ZERO }),
         Value::Array(parts) => held(parts, resources).map(Acquisition::Held).ok_or_else(|| unexpected(answer)),
         _ => Err(unexpected(answer)),
     }
+}
+
+/// Whether a script that acquires says that the node does not serve under the crash-recovery guard.
+pub(super) fn is_quarantine(answer: &Value) -> bool {
+    let Value::Array(parts) = answer else { return false };
+    matches!(parts.as_slice(), [Value::Int(0), _, what, _] if text(what).as_deref() == Some("quarantine"))
 }
 
 fn held(parts: &[Value], resources: &Resources) -> Option<HeldBy> {
@@ -97,6 +104,24 @@ pub(super) fn inspection(
     }
 }
 
+/// How a node stands under the crash-recovery guard.
+pub(super) fn standing(answer: &Value) -> Result<Standing, NodeError> {
+    let Value::Array(parts) = answer else { return Err(unexpected(answer)) };
+    let [Value::Int(serves), Value::Int(remaining), Value::Int(base), Value::Int(high), Value::Int(quarantine)] =
+        parts.as_slice()
+    else {
+        return Err(unexpected(answer));
+    };
+    let number = |value: &i64| u64::try_from(*value).map_err(|_| unexpected(answer));
+    let service = match serves {
+        1 => Service::Enrolled,
+        0 => Service::Quarantined { remaining: Duration::from_millis(number(remaining)?) },
+        _ => return Err(unexpected(answer)),
+    };
+    let quarantine = Duration::from_millis(number(quarantine)?);
+    Ok(Standing { service, base: number(base)?, high: number(high)?, quarantine })
+}
+
 /// The answer to `TIME`: seconds and microseconds since 1970.
 pub(super) fn time(answer: &Value) -> Option<Duration> {
     let Value::Array(parts) = answer else { return None };
@@ -111,6 +136,13 @@ pub(super) fn time(answer: &Value) -> Option<Duration> {
 /// One field of the answer to `INFO`.
 pub(super) fn info_field<'a>(info: &'a str, field: &str) -> Option<&'a str> {
     info.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':')).map(str::trim)
+}
+
+/// The policy by which the server throws keys away when memory runs out, if it does.
+pub(super) fn evicts(info: &str) -> Option<&str> {
+    let policy = info_field(info, "maxmemory_policy")?;
+    let bounded = info_field(info, "maxmemory").is_some_and(|bytes| bytes != "0");
+    (bounded && policy != "noeviction").then_some(policy)
 }
 
 /// Whether `INFO` calls the server a primary.
@@ -238,7 +270,14 @@ mod tests {
         #[test]
         fn no_reply_is_too_strange(answer in any_value(), leases in 0_usize..4) {
             let resources = ["a", "b"].into_resources().unwrap();
-            match is_told(acquisition(&answer, &resources))? {
+            let acquired = match acquisition(&answer, &resources) {
+                Err(NodeError::Quarantined { .. }) => {
+                    prop_assert!(matches!(&answer, Value::Array(parts) if parts[0] == Value::Int(0)));
+                    Ok(None)
+                }
+                acquired => is_told(acquired),
+            };
+            match acquired? {
                 Some(Acquisition::Granted { counter }) => {
                     prop_assert_eq!(Value::Int(i64::try_from(counter).unwrap()), answer.clone());
                 }
@@ -254,6 +293,9 @@ mod tests {
             }
             if let Some(extensions) = is_told(extensions(&answer, leases))? {
                 prop_assert_eq!(extensions.len(), leases);
+            }
+            if let Some(standing) = is_told(standing(&answer))? {
+                prop_assert!(i64::try_from(standing.base.max(standing.high)).is_ok());
             }
             if is_told(releasing(&answer))?.is_some() {
                 prop_assert!(matches!(answer, Value::Int(-1..=2)));

@@ -9,16 +9,41 @@ macro_rules! script {
     };
 }
 
-pub(super) static ACQUIRE: LazyLock<Script> = script!("record", "held", "acquire");
-pub(super) static ACQUIRE_IN_LINE: LazyLock<Script> = script!("record", "held", "line", "acquire_in_line", "acquire");
-pub(super) static RAISE: LazyLock<Script> = script!("record", "raise");
+static ACQUIRE: LazyLock<Script> = script!("unguarded", "record", "held", "acquire");
+static ACQUIRE_GUARDED: LazyLock<Script> = script!("guarded", "record", "held", "acquire");
+static ACQUIRE_IN_LINE: LazyLock<Script> = script!("unguarded", "record", "held", "line", "acquire_in_line", "acquire");
+static ACQUIRE_IN_LINE_GUARDED: LazyLock<Script> =
+    script!("guarded", "record", "held", "line", "acquire_in_line", "acquire");
+static RAISE: LazyLock<Script> = script!("unguarded", "record", "raise");
+static RAISE_GUARDED: LazyLock<Script> = script!("guarded", "record", "raise");
 pub(super) static EXTEND: LazyLock<Script> = script!("extend");
 pub(super) static RELEASE: LazyLock<Script> = script!("line", "release");
 pub(super) static LEAVE_LINE: LazyLock<Script> = script!("line", "leave_line");
+pub(super) static STANDING: LazyLock<Script> = script!("standing", "ask_standing");
+pub(super) static ENROLL: LazyLock<Script> = script!("unguarded", "record", "standing", "enroll");
 
-/// All of them, to be taught to a server on connecting.
+/// Those that every client needs, to be taught to a server on connecting. Others are taught with their first call.
 pub(super) fn all() -> [&'static Script; 6] {
     [&ACQUIRE, &ACQUIRE_IN_LINE, &RAISE, &EXTEND, &RELEASE, &LEAVE_LINE]
+}
+
+/// The scripts that grant, with the crash-recovery guard or without.
+#[derive(Clone, Copy)]
+pub(super) struct Granting {
+    pub(super) acquire: &'static LazyLock<Script>,
+    pub(super) acquire_in_line: &'static LazyLock<Script>,
+    pub(super) raise: &'static LazyLock<Script>,
+}
+
+impl Granting {
+    pub(super) fn of(guarded: bool) -> Self {
+        match guarded {
+            false => Self { acquire: &ACQUIRE, acquire_in_line: &ACQUIRE_IN_LINE, raise: &RAISE },
+            true => {
+                Self { acquire: &ACQUIRE_GUARDED, acquire_in_line: &ACQUIRE_IN_LINE_GUARDED, raise: &RAISE_GUARDED }
+            }
+        }
+    }
 }
 
 /// A text and the digest by which a server that has seen it knows it.

@@ -78,7 +78,7 @@ async fn a_raise_without_a_counter_starts_from_the_base() -> TestResult {
     let mut time = server.command(&["TIME"]).await?.into_array("TIME")?.into_iter();
     let seconds: u64 = time.next().expect("seconds").into_text("TIME")?.parse()?;
     let now = (seconds * 1_000).to_string();
-    let marks = ["base", "1000", "high", "68719476736", "previous", "1000", "rolled", &now];
+    let marks = ["base", "1000", "high", "4294967296", "previous", "1000", "rolled", &now];
     server.command(&[&["HSET", RECORD][..], &marks].concat()).await?;
     let ownership = Ownership::new(KeyPrefix::default(), "r".into_resources()?, Owner::from_random_bytes([1; 16]));
     let granted = node.acquire(&ownership, Ttl::new(ms(60_000))?, 0).await?;

@@ -3,7 +3,8 @@
 -- KEYS   n lock keys, n counter keys in the same order, the namespace record
 -- ARGV   owner, ttl in milliseconds, floor
 -- Reply  the new counter (integer), or {position of the first resource that is not free, its remaining milliseconds,
---        'owner' or 'foreign', the owner's value or the foreign key's type}
+--        'owner' or 'foreign', the owner's value or the foreign key's type}; {0, -2, 'quarantine', ''} if the guard is on
+--        and this node does not serve: then nothing is taken
 --
 -- Atomic because a script runs without any other command in between: all lock keys are looked at before the first is
 -- written. The lock key is a plain string written with NX PX, what every other Redlock client writes, so they exclude us
@@ -26,10 +27,19 @@ end
 local record = KEYS[2 * n + 1]
 local final = counter
 local covered_at = {}
+local function give_back()
+  for i = 1, n do redis.call('DEL', KEYS[i]) end
+  return {0, -2, 'quarantine', ''}
+end
 for i = 1, n do
   local old = tonumber(redis.call('SET', KEYS[n + i], counter, 'GET', 'PX', COUNTER_MILLIS) or nil)
   if not old then
-    final = math.max(final, mark(record, counter) + 1)
+    local base = mark(record, counter)
+    if not base then
+      redis.call('DEL', KEYS[n + i])
+      return give_back()
+    end
+    final = math.max(final, base + 1)
   elseif counter <= old then
     redis.call('SET', KEYS[n + i], old + 1, 'PX', COUNTER_MILLIS)
     final = math.max(final, old + 1)
@@ -38,7 +48,7 @@ for i = 1, n do
 end
 for i = 1, n do
   if not covered(covered_at[i], final) then
-    mark(record, final)
+    if not mark(record, final) then return give_back() end
     break
   end
 end

@@ -1,10 +1,11 @@
 -- Keeps the namespace record's marks ahead of every fence counter, so that counters may expire.
 --
 -- The record (one hash per node and prefix) holds:
---   high      at least as great as every counter ever set on this node; written ahead in steps of 2^36, so that it is
---             touched once in 19 hours of microseconds and not once per grant
+--   high      at least as great as every counter ever set on this node; written ahead in steps of 2^32, so that it is
+--             touched once in 71 minutes of microseconds and not once per grant
 --   base      the floor of a resource without a counter: at least as great as every counter that has expired
 --   previous, rolled   what high was at the last roll, and the server's time of it in milliseconds
+--   identity, noticed, noticed_by, quarantine   the crash-recovery guard's: see standing.lua
 --
 -- A roll happens at most once in five days. Then base becomes what high was at the roll before, unless that is more than ten
 -- days ago: then it becomes high itself. So base is never older than fifteen days, and a counter lives thirty days after it
@@ -14,13 +15,15 @@
 --
 -- Part of the scripts that set counters. Atomic because they are: a script runs without any other command in between.
 -- All numbers are below 2^53, where Lua's doubles are exact, and redis.call writes them with 17 digits.
-local STEP = 68719476736
+local STEP = 4294967296
 local COUNTER_MILLIS = 2592000000
 local ROLL_MILLIS = 432000000
 
--- Returns base, after making sure that high covers the whole step of counter, and that of base + 1.
+-- Returns base, after making sure that high covers the whole step of counter, and that of base + 1. Nothing, and does nothing,
+-- if the guard is on and this node does not serve: it has lost its record, or has not been enrolled (again).
 local function mark(record, counter)
-  local fields = redis.call('HMGET', record, 'base', 'high', 'previous', 'rolled')
+  local fields = redis.call('HMGET', record, 'base', 'high', 'previous', 'rolled', 'identity', 'noticed')
+  if GUARDED and (not fields[5] or fields[6]) then return nil end
   local time = redis.call('TIME')
   local now = time[1] * 1000 + math.floor(time[2] / 1000)
   local base = tonumber(fields[1] or 0)

@@ -1,0 +1,2 @@
+-- The crash-recovery guard is on: no grant without a record that says that this node serves.
+local GUARDED = true

@@ -1,0 +1,33 @@
+-- standing: says whether this node serves under the crash-recovery guard; if not, begins its quarantine.
+--
+-- KEYS   the namespace record
+-- ARGV   the server's identity, the quarantine in milliseconds
+-- Reply  {1 serves or 0 not, milliseconds of quarantine left, base, high, the longest quarantine asked for}
+--
+-- Of the guard, the record holds:
+--   identity     the server that was enrolled. Another server finds another's name here: it was restarted, or took its place
+--   noticed, noticed_by   when somebody first found that this server does not serve, by its clock in milliseconds, and which
+--                server that was; gone once it is enrolled
+--   quarantine   the longest that anybody has asked for, in milliseconds
+--
+-- A record that is gone was flushed or evicted, or never was: the quarantine begins as well. So it does if the clock was set back
+-- to before it began. Atomic because a script runs without any other command in between.
+local function standing()
+  local record, identity, asked_for = KEYS[1], ARGV[1], tonumber(ARGV[2])
+  local fields = redis.call('HMGET', record, 'identity', 'noticed', 'noticed_by', 'quarantine', 'base', 'high')
+  local base, high = tonumber(fields[5] or 0), tonumber(fields[6] or 0)
+  local quarantine = tonumber(fields[4] or 0)
+  if quarantine < asked_for then
+    quarantine = asked_for
+    redis.call('HSET', record, 'quarantine', quarantine)
+  end
+  if fields[1] == identity and not fields[2] then return {1, 0, base, high, quarantine} end
+  local time = redis.call('TIME')
+  local now = time[1] * 1000 + math.floor(time[2] / 1000)
+  local noticed = tonumber(fields[2] or nil)
+  if not noticed or fields[3] ~= identity or now < noticed then
+    noticed = now
+    redis.call('HSET', record, 'noticed', noticed, 'noticed_by', identity)
+  end
+  return {0, math.max(0, noticed + quarantine - now), base, high, quarantine}
+end
