@@ -129,7 +129,17 @@ async fn ask_standings(
     quarantine: Duration,
     patience: Duration,
 ) -> Vec<Result<Standing, NodeError>> {
-    join_all(lanes.iter().map(|lane| within(patience, lane.node().standing(prefix, quarantine)))).await
+    let ask = |lane: &Arc<Lane>| {
+        let lane = Arc::clone(lane);
+        async move {
+            match within(patience, lane.node().standing(prefix, quarantine)).await {
+                // A node that was restarted is found out by the first question over a connection that is gone.
+                Err(NodeError::Unreachable(_)) => within(patience, lane.node().standing(prefix, quarantine)).await,
+                answer => answer,
+            }
+        }
+    };
+    join_all(lanes.iter().copied().map(ask)).await
 }
 
 async fn within<T>(patience: Duration, call: impl Future<Output = Result<T, NodeError>>) -> Result<T, NodeError> {
