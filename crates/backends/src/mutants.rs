@@ -48,6 +48,12 @@ pub(crate) fn script(text: &'static str) -> &'static str {
         ("if redis.call('EXISTS', KEYS[i]) == 1 then return held(i) end", "")
     } else if mutant!("expired counters are forgotten") {
         ("return base\nend", "return 0\nend")
+    } else if mutant!("a node that was emptied votes") {
+        ("if GUARDED and (not fields[5] or fields[6]) then return nil end", "")
+    } else if mutant!("another server's record is believed") {
+        ("if fields[1] == identity and not fields[2]", "if fields[1]")
+    } else if mutant!("no quarantine") {
+        ("math.max(0, noticed + quarantine - now)", "0")
     } else {
         return text;
     };

@@ -259,7 +259,8 @@ async fn a_node_that_was_emptied_takes_nothing() {
     let Err(NodeError::Quarantined { remaining }) = single.acquire(&ownership(&["a"])).await else { panic!("serves") };
     assert!(Duration::ZERO < remaining && remaining <= QUARANTINE, "{remaining:?}");
     // Without the guard the node is what it always was.
-    let unguarded = Ownership::new(KeyPrefix::default(), ["a"].into_resources().unwrap(), ownership(&["a"]).owner().clone());
+    let unguarded =
+        Ownership::new(KeyPrefix::default(), ["a"].into_resources().unwrap(), ownership(&["a"]).owner().clone());
     assert!(matches!(single.acquire(&unguarded).await, Ok(Acquisition::Granted { counter: 1 })));
 }
 
@@ -331,7 +332,8 @@ async fn a_quarantine_is_one_for_all_and_begins_again_with_each_restart() {
 
 #[tokio::test]
 async fn a_server_that_may_throw_keys_away_is_refused() {
-    let single = Single::with(RedisOptions::new().set("maxmemory", ["5mb"]).set("maxmemory-policy", ["volatile-ttl"])).await;
+    let single =
+        Single::with(RedisOptions::new().set("maxmemory", ["5mb"]).set("maxmemory-policy", ["volatile-ttl"])).await;
     let Err(NodeError::Refused { reason: Refusal::Configuration, source }) = single.acquire(&ownership(&["a"])).await
     else {
         panic!("it votes")
@@ -339,7 +341,8 @@ async fn a_server_that_may_throw_keys_away_is_refused() {
     assert!(source.to_string().contains("volatile-ttl"), "{source}");
     // A policy without a limit throws nothing away, and a limit without a policy refuses writes instead.
     for (limit, policy) in [("0", "allkeys-lru"), ("5mb", "noeviction")] {
-        let single = Single::with(RedisOptions::new().set("maxmemory", [limit]).set("maxmemory-policy", [policy])).await;
+        let single =
+            Single::with(RedisOptions::new().set("maxmemory", [limit]).set("maxmemory-policy", [policy])).await;
         single.enroll_at_once().await;
         assert_eq!(single.counter(&["a"]).await, 1);
     }
@@ -348,7 +351,9 @@ async fn a_server_that_may_throw_keys_away_is_refused() {
 /// Managed services forbid it: the guard does with less, and says so.
 #[tokio::test]
 async fn a_user_who_may_not_read_info_still_notices_an_empty_node() {
-    let single = Single::with(RedisOptions::new().set("user", ["few", "on", ">secret", "~lock:*", "&lock:*", "+@all", "-info"])).await;
+    let single =
+        Single::with(RedisOptions::new().set("user", ["few", "on", ">secret", "~lock:*", "&lock:*", "+@all", "-info"]))
+            .await;
     let url = single.server.url().replace("redis://", "redis://few:secret@");
     let single = Single { node: RedisNode::connect(&url).await.unwrap(), server: single.server };
     assert!(is_quarantined(&single.acquire(&ownership(&["a"])).await));

@@ -22,7 +22,19 @@ async fn check_all_calls(url: &str) -> TestResult {
     assert!(inspections.iter().all(|seen| seen.held.is_some()), "{inspections:?}");
     assert!(inspections.iter().all(|seen| seen.counter == Some(guard.token().as_counter())), "{inspections:?}");
     assert_eq!(guard.release().await.outcome, ReleaseOutcome::Everywhere);
+    check_guard(url).await?;
     check_waiting(url).await
+}
+
+/// Under the crash-recovery guard, with everything that it asks of a node.
+async fn check_guard(url: &str) -> TestResult {
+    let ttl = Duration::from_secs(10);
+    let redlock = Redlock::builder().node(RedisNode::connect(url).await?).ttl(ttl).crash_guard(ttl).build()?;
+    redlock.enroll_fresh().await?;
+    let guard = redlock.try_acquire(["guarded", "by-two"]).await?;
+    guard.extend().await?;
+    assert_eq!(guard.release().await.outcome, ReleaseOutcome::Everywhere);
+    Ok(())
 }
 
 /// Somebody who would ask by itself after twenty seconds is called; and what is done for waiters on the way is allowed.
@@ -85,7 +97,7 @@ async fn a_password() -> TestResult {
 /// The commands that the documentation lists, on the keys under the prefix, and nothing else.
 const RIGHTS: [&str; 8] =
     ["worker", "on", ">sesame-open", "resetkeys", "~lock:*", "resetchannels", "&lock:~call:*", "-@all"];
-const COMMANDS: [&str; 25] = [
+const COMMANDS: [&str; 26] = [
     "+evalsha",
     "+eval",
     "+script|load",
@@ -99,6 +111,7 @@ const COMMANDS: [&str; 25] = [
     "+time",
     "+hmget",
     "+hset",
+    "+hdel",
     "+info",
     "+select",
     "+hello",
@@ -117,7 +130,12 @@ const COMMANDS: [&str; 25] = [
 async fn a_user_with_the_documented_rights() -> TestResult {
     let rights = RIGHTS.into_iter().chain(COMMANDS);
     let server = RedisServer::start(RedisOptions::new().set("user", rights)).await?;
-    check_all_calls(&format!("redis://worker:sesame-open@{}", server.address())).await
+    check_all_calls(&format!("redis://worker:sesame-open@{}", server.address())).await?;
+
+    let documented = include_str!("../../../docs/operating.md");
+    let line = format!("{} {}", RIGHTS[3..].join(" "), COMMANDS.join(" "));
+    assert!(documented.contains(&line), "docs/operating.md lists others than {line}");
+    Ok(())
 }
 
 /// A line is bounded: whoever comes when it is full stands in none, asks at intervals, and is in nobody's way.

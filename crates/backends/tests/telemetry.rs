@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-const DOCUMENTED: [&str; 13] = [
+const DOCUMENTED: [&str; 14] = [
     telemetry::ATTEMPTS,
     telemetry::ACQUIRE_SECONDS,
     telemetry::WAIT_SECONDS,
@@ -22,6 +22,7 @@ const DOCUMENTED: [&str; 13] = [
     telemetry::RELEASES,
     telemetry::DROPPED_GUARDS,
     telemetry::ABANDONED,
+    telemetry::ENROLMENTS,
 ];
 
 /// Name and labels of everything that was reported, with its value.
@@ -50,14 +51,16 @@ fn everything_documented_is_reported() {
     metrics::with_local_recorder(&recorder, || runtime.block_on(a_life()));
 
     let reported = reported(&snapshotter);
-    assert_eq!(count(&reported, "redlock_attempts_total{outcome=granted}"), 6);
+    assert_eq!(count(&reported, "redlock_attempts_total{outcome=granted}"), 8);
     assert_eq!(count(&reported, "redlock_attempts_total{outcome=contended}"), 3);
     assert_eq!(count(&reported, "redlock_attempts_total{outcome=unavailable}"), 1);
     assert_eq!(count(&reported, "redlock_token_raises_total{}"), 1);
     assert_eq!(count(&reported, "redlock_extensions_total{outcome=extended}"), 1);
     assert_eq!(count(&reported, "redlock_extensions_total{outcome=unconfirmed}"), 1);
     assert_eq!(count(&reported, "redlock_releases_total{outcome=everywhere}"), 1);
-    assert_eq!(count(&reported, "redlock_dropped_guards_total{}"), 5);
+    assert_eq!(count(&reported, "redlock_dropped_guards_total{}"), 7);
+    assert_eq!(count(&reported, "redlock_enrolments_total{outcome=enrolled}"), 1);
+    assert!(1 <= count(&reported, "redlock_node_errors_total{node=g2,class=quarantined}"));
     assert_eq!(count(&reported, "redlock_wake_ups_total{by=call}"), 1);
     let waits = match reported.get("redlock_wait_seconds{}") {
         Some(DebugValue::Histogram(waits)) => waits.len(),
@@ -118,4 +121,21 @@ async fn a_life() {
     redlock.try_acquire("r").await.expect_err("too few nodes answer");
     drop(guard);
     tokio::time::sleep(Duration::from_secs(60)).await;
+
+    a_node_forgets(&clock).await;
+}
+
+/// Under the crash-recovery guard, a node forgets and is enrolled again when its quarantine is over.
+async fn a_node_forgets(clock: &Arc<TokioClock>) {
+    let nodes: Vec<_> = (0..3).map(|n| Arc::new(MemoryNode::with_clock(format!("g{n}"), clock.clone()))).collect();
+    let shared = nodes.iter().map(|node| Arc::clone(node) as Arc<dyn LockNode>);
+    let redlock = Redlock::builder().nodes(shared).clock(clock.clone()).crash_guard(Duration::from_secs(10)).build();
+    let redlock = redlock.expect("the settings are right");
+    redlock.enroll_fresh().await.expect("the nodes are well");
+    nodes[2].forget();
+    for _ in 0..2 {
+        drop(redlock.try_acquire("r").await.expect("two nodes remember"));
+        redlock.settled().await;
+        tokio::time::sleep(Duration::from_secs(11)).await;
+    }
 }

@@ -87,6 +87,9 @@ pub enum LoadError {
     /// The library did not take the settings.
     #[error("our client does not accept its settings")]
     Settings(#[from] redlock_core::SettingsError),
+    /// The servers could not be enrolled.
+    #[error("the nodes of our client cannot be enrolled")]
+    Enroll(#[from] redlock_core::EnrollError),
     /// There is no contestant of this name, or it is told something it does not know.
     #[error("no contestant is called {0}, or knows what to do with it")]
     NoSuchContestant(String),

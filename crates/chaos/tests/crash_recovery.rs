@@ -277,30 +277,32 @@ async fn the_fence_refuses(held: &Guard, granted: &Guard) {
     assert!(matches!(late, Err(FenceError::Stale { .. })), "{late:?}");
 }
 
-macro_rules! scenarios {
-    ($($name:ident: $loss:ident),+ $(,)?) => {
-        mod guarded_nodes {
-            use super::*;
-            $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-            async fn $name() {
-                guarded(Loss::$loss).await;
-            })+
-        }
-
-        mod unguarded_nodes {
-            use super::*;
-            $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-            async fn $name() {
-                unguarded(Loss::$loss).await;
-            })+
-        }
-    };
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn b15_a_node_that_restarts_empty_does_not_vote() {
+    unguarded(Loss::RestartEmpty).await;
+    guarded(Loss::RestartEmpty).await;
 }
 
-scenarios! {
-    b15_a_node_that_restarts_empty: RestartEmpty,
-    a_node_that_is_flushed: FlushAll,
-    a_node_that_throws_keys_away: Eviction,
-    a_node_whose_log_is_cut_off: TruncatedLog,
-    b73_a_node_that_fails_over: FailOver,
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_that_is_flushed_does_not_vote() {
+    unguarded(Loss::FlushAll).await;
+    guarded(Loss::FlushAll).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_that_may_throw_keys_away_does_not_vote() {
+    unguarded(Loss::Eviction).await;
+    guarded(Loss::Eviction).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_whose_log_is_cut_off_does_not_vote() {
+    unguarded(Loss::TruncatedLog).await;
+    guarded(Loss::TruncatedLog).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn b73_a_node_that_fails_over_does_not_vote() {
+    unguarded(Loss::FailOver).await;
+    guarded(Loss::FailOver).await;
 }

@@ -43,6 +43,7 @@ const EVIDENCE: &str = "redlock-evidence";
 
 const SCRIPTED: &str = "scripted_faults";
 const POINTS: &str = "failure_points";
+const GUARD: &str = "crash_guard";
 const KEEPING: &str = "keeping_in_virtual_time";
 
 const ONE_FAILURE: &str = "a_lock_survives_every_single_failure_of_three_nodes";
@@ -50,6 +51,7 @@ const IN_TIME: &str = "p4_an_attempt_is_decided_by_the_nodes_that_answer_in_time
 const CANCELLED: &str = "p5_an_acquire_cancelled_at_any_await_leaves_nothing_behind";
 const OVERTAKEN: &str = "p5_a_release_that_overtakes_its_acquire_is_repeated";
 const TRIED_AGAIN: &str = "a_failed_renewal_shows_and_is_tried_again_inside_the_validity";
+const TOO_LOW: &str = "counters_that_came_back_too_low_do_not_count";
 const TWO_ATTEMPTS: &str = "p1_two_attempts_in_every_order_with_locks_that_expire_at_any_moment";
 const STALE: &str = "tokens::b55_a_stale_grant_is_refused_by_every_form_of_write_sqlite";
 
@@ -153,6 +155,11 @@ pub(super) const MUTANTS: &[Mutant] = &[
         "redis::the_first_in_line_is_called_when_the_lock_is_released",
     ),
     mutant("expired counters are forgotten", BACKENDS, "marks", "a_counter_that_expired_is_covered_by_the_base"),
+    mutant("a node that was emptied votes", BACKENDS, GUARD, "a_node_that_was_emptied_takes_nothing"),
+    mutant("another server's record is believed", BACKENDS, GUARD, TOO_LOW),
+    mutant("no quarantine", BACKENDS, GUARD, "a_quarantine_is_one_for_all_and_begins_again_with_each_restart"),
+    mutant("marks from too few", BACKENDS, GUARD, "memory::a_quorum_that_forgot_fails_closed_until_it_is_reseeded"),
+    mutant("counters that came back count", BACKENDS, GUARD, TOO_LOW),
     mutant(
         "a strict fence admits its own token",
         FENCE,

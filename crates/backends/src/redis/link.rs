@@ -232,7 +232,9 @@ impl Link {
         self.order_is_lost();
         let standing = self.standing_on(connection.clone(), &scripts::STANDING, prefix, quarantine, &[]).await?;
         match standing.service {
-            Service::Enrolled => Ok((connection, standing.base)),
+            Service::Enrolled => {
+                Ok((connection, if mutant!("counters that came back count") { 0 } else { standing.base }))
+            }
             Service::Quarantined { remaining } => Err(NodeError::Quarantined { remaining }),
         }
     }

@@ -67,6 +67,14 @@ pub(super) async fn ours(urls: &[String]) -> Result<Redlock, LoadError> {
     Ok(Redlock::builder().nodes(nodes).build()?)
 }
 
+/// The same with the crash-recovery guard on, under a prefix of its own: whoever shares one has it on, too.
+async fn guarded(urls: &[String]) -> Result<Redlock, LoadError> {
+    let nodes = RedisNode::connect_all(urls.iter().map(String::as_str)).await?;
+    let redlock = Redlock::builder().nodes(nodes).key_prefix("guarded:").crash_guard(TTL).build()?;
+    redlock.enroll_fresh().await?;
+    Ok(redlock)
+}
+
 /// The same with time for a profiler, under which everything is slow.
 pub(super) async fn ours_with_time(urls: &[String], node_timeout: Duration) -> Result<Redlock, LoadError> {
     let nodes = RedisNode::connect_all(urls.iter().map(String::as_str)).await?;
@@ -86,6 +94,10 @@ impl Contestant {
 
     pub(super) async fn ours(name: &str, what: &str, urls: &[String]) -> Result<Self, LoadError> {
         Ok(Self::new(name, what, Client::Ours(ours(urls).await?)))
+    }
+
+    pub(super) async fn guarded(name: &str, what: &str, urls: &[String]) -> Result<Self, LoadError> {
+        Ok(Self::new(name, what, Client::Ours(guarded(urls).await?)))
     }
 
     pub(super) async fn raw(name: &str, what: &str, urls: &[String], commands: Commands) -> Result<Self, LoadError> {

@@ -74,13 +74,14 @@ pub const AHEAD: [(&str, &str); 9] = [
 pub const DATABASES: [(&str, &str); 3] = [("postgres", "Postgres"), ("mariadb", "MariaDB"), ("sqlite", "SQLite")];
 
 /// The rows of the table that are not about peers or databases: row, what, figure, bound.
-const ROWS: [(&str, &str, &str, Bound); 30] = {
+const ROWS: [(&str, &str, &str, Bound); 31] = {
     use Bound::{AtLeast, AtMost};
     const ALONE: &str = "acquire + release alone, with token, 5 nodes, p50, against a raw fan-out of the same scripts";
     const PLAIN: &str = "the same against a raw fan-out of plain SET NX PX and compare-and-delete, without token";
     const FAULTS: &str = "one node frozen, killed or slowed by 20 ms, against all healthy";
     const MANY: &str = "throughput of 64 tasks on distinct resources, against a raw fan-out of the same scripts";
     const COST: &str = "what the client spends on an acquire + release, against the raw plain fan-out";
+    const GUARD: &str = "the crash-recovery guard on, against off: acquire + release alone, 5 nodes, p50";
     const SINGLE: &str = "quorum of 5 against a single instance, p50, network round trip of 0.5 ms";
     const ONE: &str = "32 tasks of one process, one resource, 1 ms hold";
     const EIGHT: &str = "8 processes × 4 tasks, one resource, 1 ms hold";
@@ -88,6 +89,7 @@ const ROWS: [(&str, &str, &str, Bound); 30] = {
     [
         (ALONE, "times as long", "alone/redlock-5/p50÷scripts-5", AtMost(1.02)),
         (PLAIN, "times as long", "alone/redlock-5/p50÷plain-5", AtMost(1.25)),
+        (GUARD, "times as long", "alone/guarded-5/p50÷redlock-5", AtMost(1.03)),
         (FAULTS, "frozen, p50", "alone/redlock-frozen/p50÷redlock-5", AtMost(1.05)),
         (FAULTS, "frozen, p99", "alone/redlock-frozen/p99÷redlock-5", AtMost(2.0)),
         (FAULTS, "killed, p50", "alone/redlock-killed/p50÷redlock-5", AtMost(1.05)),

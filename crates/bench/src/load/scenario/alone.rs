@@ -78,6 +78,7 @@ async fn connect(places: &Places, stage: &Stage, findings: &mut Findings) -> Res
         all.push(Contestant::raw(&format!("plain-{size}"), &what, &urls, Commands::Plain).await?);
     }
     let urls = stage.quorum(NODES);
+    all.push(Contestant::guarded("guarded-5", "redlock, 5 servers, crash-recovery guard", &urls).await?);
     match Calls::heard(&stage.healthy[..NODES]).await {
         Ok(calls) => {
             let commands = Commands::Ours(Arc::new(calls));
@@ -138,7 +139,7 @@ fn plots(findings: &Findings, entries: &[super::Entry]) -> Vec<Plot> {
         title: "Five servers, nobody else".into(),
         axis: axis.clone(),
         log: false,
-        bars: of(&["plain-5", "scripts-5", "redlock-5", "rslock-5"]),
+        bars: of(&["plain-5", "scripts-5", "redlock-5", "guarded-5", "rslock-5"]),
         goal: None,
     };
     let peers = Plot::Bars {

@@ -146,7 +146,7 @@ fn tone(name: &str) -> Tone {
         return Tone::Other(3);
     }
     match name {
-        _ if name.starts_with("redlock") => Tone::Ours,
+        _ if name.starts_with("redlock") || name.starts_with("guarded") => Tone::Ours,
         _ if name.starts_with("plain") || name.starts_with("scripts") || name.starts_with("ideal") => Tone::Floor,
         _ if name.starts_with("rslock") => Tone::Other(0),
         _ if name.starts_with("node") => Tone::Other(1),
