@@ -10,6 +10,7 @@ mod fix;
 mod model;
 mod mutants;
 mod packages;
+mod recovery;
 mod run;
 mod servers;
 mod sim;
@@ -32,6 +33,7 @@ usage: cargo xtask <verb>
   tidy                         the rules of this code base that no general tool knows
   model [--long] [WORD…]       the protocol in every order of events; with --long for hours
   chaos [--minutes M] [--seed N]  real servers, clients and databases under faults, with a verdict and a timeline
+  recovery [--runs N]          a node that loses its memory in the middle of a lock, in five ways, N times each
   sim --seeds N [--jobs J]     whole clients in N simulated worlds where everything goes wrong; --seed S tells one of them
   mutants [WORD…]              deliberate bugs, one at a time: a test has to fail; --write writes their page
   test [--install] [FILTER…]   all tests, against real servers; --install brings missing servers through apt";
@@ -61,6 +63,7 @@ fn choose(words: &[&str]) -> Result<()> {
         ["test", rest @ ..] => test::run(rest),
         ["bench", rest @ ..] => bench::run(rest),
         ["model", rest @ ..] => model::run(rest),
+        ["recovery", rest @ ..] => recovery::run(rest),
         ["chaos", rest @ ..] => chaos::run(rest),
         ["sim", rest @ ..] => sim::run(rest),
         ["mutants", rest @ ..] => mutants::choose(rest),

@@ -13,6 +13,7 @@ mod keys;
 mod link;
 mod reply;
 mod scripts;
+mod target;
 mod trouble;
 mod wire;
 
@@ -20,6 +21,9 @@ use self::calls::Calls;
 use self::commands::{Command, Commands, Kept};
 use self::link::Link;
 use self::scripts::{Argument, ENROLL, EXTEND, LEAVE_LINE, RELEASE, STANDING, Script};
+#[cfg(feature = "tls")]
+pub use self::target::Certificates;
+use self::target::Target;
 use self::trouble::Trouble;
 use self::wire::Closed;
 use ::redis::{Cmd, Value};
@@ -54,13 +58,31 @@ pub struct RedisNode {
 }
 
 impl RedisNode {
-    /// Checks a URL (`redis://`, `rediss://`, `unix://`, with user, password and database) without connecting: the first
-    /// call does that, within its caller's deadline.
+    /// Checks a URL without connecting: the first call does that, within its caller's deadline.
+    ///
+    /// A URL is `redis://`, `rediss://` (TLS) or `unix://`, with user, password and database; or
+    /// `redis-sentinel://[user:password@]host[:port][,host[:port]…][/database]?set=NAME`: the hosts are Sentinels, and the node
+    /// is whichever server they call the primary of the set. Such a set is one node with one vote. Replication is asynchronous,
+    /// so a primary that takes over may not have seen the latest locks: switch the
+    /// [crash-recovery guard](redlock_core::RedlockBuilder::crash_guard) on.
     ///
     /// # Errors
     /// [`UrlError`] if it is not such a URL.
     pub fn open(url: &str) -> Result<Self, UrlError> {
-        Ok(Self { link: Link::open(url)?, calls: Calls::default() })
+        Ok(Self::to(Target::parse(url)?))
+    }
+
+    fn to(target: Target) -> Self {
+        Self { link: Link::to(target), calls: Calls::default() }
+    }
+
+    /// Checks a `rediss://` URL and certificates without connecting; see [`RedisNode::open`].
+    ///
+    /// # Errors
+    /// [`UrlError`] if it is not such a URL, or the certificates are none.
+    #[cfg(feature = "tls")]
+    pub fn open_with(url: &str, certificates: &Certificates) -> Result<Self, UrlError> {
+        Ok(Self::to(Target::parse_with(url, certificates)?))
     }
 
     /// Opens a node and connects.
@@ -347,13 +369,19 @@ impl fmt::Debug for RedisNode {
 pub enum UrlError {
     /// Not a Redis URL.
     #[error(
-        "not a Redis URL; write redis://[user:password@]host[:port][/database], rediss:// for TLS, or \
-         unix:///path/to/socket"
+        "not a Redis URL; write redis://[user:password@]host[:port][/database], rediss:// for TLS, \
+         unix:///path/to/socket, or redis-sentinel://host,host?set=NAME"
     )]
     Malformed,
     /// TLS is asked for, and this program was built without it.
     #[error("rediss:// needs TLS; build redlock-backends with its feature \"tls\"")]
     NoTls,
+    /// Certificates are given for a URL without TLS.
+    #[error("certificates are for TLS; write rediss:// instead")]
+    NotTls,
+    /// The certificates, or the key, are not in PEM.
+    #[error("the certificates or the key cannot be read; give the contents of PEM files")]
+    Certificates,
 }
 
 /// Why nodes cannot be connected to.

@@ -1,11 +1,14 @@
 //! The ways in which people reach their Redis: URL forms, users with few rights, sockets, databases, TLS.
 
 use redlock_backends::RedisNode;
-use redlock_bench::{RedisOptions, RedisServer};
+use redlock_bench::process::find_program;
+use redlock_bench::{Probe, Process, RedisOptions, RedisServer, Reply, eventually};
 use redlock_core::{
     AcquireError, Acquisition, Holder, IntoResources as _, KeyPrefix, Listener, LockNode as _, Manner, NodeError,
     OsRandomness, Owner, Ownership, Place, Redlock, Refusal, ReleaseOutcome, Releasing, Retry, Ttl,
 };
+use std::net::SocketAddr;
+use std::process::Stdio;
 use std::time::Duration;
 
 type TestResult = Result<(), Box<dyn std::error::Error>>;
@@ -228,4 +231,116 @@ async fn tls_with_a_certificate_that_the_system_trusts() -> TestResult {
     let unknown = RedisNode::connect(&server.tls_url()).await;
     assert!(unknown.is_err(), "a certificate that nobody vouches for is accepted");
     Ok(())
+}
+
+/// An authority of one's own, and a certificate for a server that asks for one: for calls and for wake-ups.
+#[cfg(feature = "tls")]
+#[tokio::test]
+async fn tls_with_an_authority_and_a_client_certificate_of_ones_own() -> TestResult {
+    use redlock_backends::redis::{Certificates, UrlError};
+
+    let server = RedisServer::start(RedisOptions::new().tls().set("tls-auth-clients", ["yes"])).await?;
+    let (certificate, key) = (std::fs::read(server.certificate())?, std::fs::read(server.key())?);
+    let trusting = Certificates::new().authority(certificate.clone());
+    let both = trusting.clone().client(certificate, key);
+    let open = |certificates: &Certificates| RedisNode::open_with(&server.tls_url(), certificates);
+
+    let ttl = Duration::from_secs(10);
+    let client =
+        |certificates| Redlock::builder().node(open(certificates).unwrap()).ttl(ttl).node_timeout(ttl / 10).build();
+    let (holder, waiter) = (client(&both)?, client(&both)?);
+    let guard = holder.acquire("a").await?;
+    let release = async {
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        guard.release().await
+    };
+    let (released, granted) = tokio::join!(release, waiter.acquire("a"));
+    assert_eq!(released.outcome, ReleaseOutcome::Everywhere);
+    granted?.release().await;
+
+    for (why, certificates) in [("no certificate is shown", &trusting), ("nobody vouches", &Certificates::new())] {
+        let refused = client(certificates)?.try_acquire("a").await;
+        assert!(matches!(refused, Err(AcquireError::Unavailable(_))), "{why}: {refused:?}");
+    }
+    assert_eq!(RedisNode::open_with(&server.url(), &both).unwrap_err(), UrlError::NotTls);
+    let nonsense = Certificates::new().authority("nonsense");
+    assert_eq!(open(&nonsense).unwrap_err(), UrlError::Certificates);
+    assert!(!format!("{both:?}").contains("BEGIN"), "no key in Debug");
+    Ok(())
+}
+
+/// A server that watches a set of servers, and says which is its primary.
+struct Sentinel {
+    port: u16,
+    _process: Process,
+    _folder: tempfile::TempDir,
+}
+
+impl Sentinel {
+    async fn watch(primary: &RedisServer) -> Result<Self, Box<dyn std::error::Error>> {
+        let folder = tempfile::tempdir()?;
+        let (port, config) = (redlock_bench::ports::free_port(), folder.path().join("sentinel.conf"));
+        let watch = format!(
+            "port {port}\nbind 127.0.0.1\ndir {}\nsentinel monitor jobs 127.0.0.1 {} 1\n\
+             sentinel down-after-milliseconds jobs 300\nsentinel failover-timeout jobs 2000\n",
+            folder.path().display(),
+            primary.port()
+        );
+        std::fs::write(&config, watch)?;
+        let program = find_program("redis-server").expect("a server is running already");
+        let process = Process::spawn(program, |command| {
+            command.arg(&config).arg("--sentinel").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        })?;
+        let sentinel = Self { port, _process: process, _folder: folder };
+        // It has to know the replica before it can promote it.
+        eventually(Duration::from_secs(30), || async {
+            let mut probe = Probe::new(SocketAddr::from(([127, 0, 0, 1], port)));
+            match probe.command(&["SENTINEL", "REPLICAS", "jobs"]).await {
+                Ok(Reply::Array(replicas)) if !replicas.is_empty() => Ok(()),
+                other => Err(format!("{other:?}")),
+            }
+        })
+        .await?;
+        Ok(sentinel)
+    }
+}
+
+/// A set that Sentinels watch is one node, whoever is its primary. The one that takes over may not know what the first one
+/// granted, so the crash-recovery guard has it wait.
+#[tokio::test]
+async fn a_primary_that_sentinels_know() -> TestResult {
+    let primary = RedisServer::start(RedisOptions::new()).await?;
+    let replica = RedisServer::start(RedisOptions::new().replica_of(&primary)).await?;
+    let sentinel = Sentinel::watch(&primary).await?;
+    // The first one is not there: another is asked.
+    let nowhere = redlock_bench::ports::free_port();
+    let url = format!("redis-sentinel://127.0.0.1:{nowhere},127.0.0.1:{}?set=jobs", sentinel.port);
+    check_all_calls(&url).await?;
+
+    let node = RedisNode::connect(&url).await?;
+    assert_eq!(node.name(), "sentinel:jobs");
+    let (first, ttl) = (node.identity().expect("INFO is allowed"), Duration::from_millis(500));
+    let redlock = Redlock::builder().node(node).ttl(ttl).crash_guard(ttl).node_timeout(ttl / 5).build()?;
+    redlock.try_acquire("r").await?.release().await;
+    primary.kill();
+    eventually(Duration::from_secs(60), || async {
+        match redlock.try_acquire("r").await {
+            Err(error) if error.to_string().contains("quarantined") => Ok(()),
+            other => Err(format!("{other:?}")),
+        }
+    })
+    .await?;
+    let second = redlock.nodes().next().and_then(|node| node.identity()).expect("INFO is allowed");
+    assert_ne!(first, second);
+    assert!(replica.is_running());
+
+    let unknown = RedisNode::connect(&url.replace("set=jobs", "set=other")).await.unwrap_err();
+    assert!(format!("{unknown:?}").contains("no set called other"), "{unknown:?}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn an_address_of_version_six() -> TestResult {
+    let server = RedisServer::start(RedisOptions::new().set("bind", ["127.0.0.1", "::1"])).await?;
+    check_all_calls(&format!("redis://[::1]:{}", server.port())).await
 }

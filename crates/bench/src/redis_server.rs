@@ -190,6 +190,12 @@ impl RedisServer {
         certificate_in(self.directory.path())
     }
 
+    /// The file with the key of that certificate.
+    #[must_use]
+    pub fn key(&self) -> PathBuf {
+        self.directory.path().join(KEY)
+    }
+
     /// The socket file on which the server listens as well.
     #[must_use]
     pub fn socket(&self) -> PathBuf {

@@ -5,7 +5,7 @@
 //! all waiters are told to look for themselves, and the next one that waits makes it anew.
 
 use super::keys;
-use super::link::Link;
+use super::link::{self, Link};
 use super::trouble;
 use futures_util::StreamExt as _;
 use redlock_core::{Bell, KeyPrefix, Listener, NodeError};
@@ -99,16 +99,17 @@ impl Calls {
 
     fn begin(&self, link: &Arc<Link>, channel: String, bell: &Arc<Bell>) -> Hearing {
         let (tell, ready) = watch::channel(None);
-        let (client, node) = (link.client().clone(), link.name().to_owned());
+        let (target, node) = (Arc::clone(link.target()), link.name().to_owned());
         let (bell, said) = (Arc::downgrade(bell), Arc::clone(&self.said));
         let hear = async move {
             let subscribing = async {
-                let mut subscription = client.get_async_pubsub().await?;
-                subscription.subscribe(&channel).await?;
+                let client = link::client(&target).await?;
+                let mut subscription = client.get_async_pubsub().await.map_err(trouble::classify)?;
+                subscription.subscribe(&channel).await.map_err(trouble::classify)?;
                 Ok(subscription)
             };
             let subscribed = match tokio::time::timeout(SUBSCRIBE_LIMIT, subscribing).await {
-                Ok(subscribed) => subscribed.map_err(trouble::classify),
+                Ok(subscribed) => subscribed,
                 Err(_) => Err(NodeError::unreachable(format!("no subscription within {SUBSCRIBE_LIMIT:?}"))),
             };
             match subscribed {

@@ -10,17 +10,18 @@
 //! Under the crash-recovery guard a call travels only on a connection on which the node has said that it serves: once for each
 //! connection and prefix, since a server that restarts, or is replaced by another, ends its connections.
 
+#[cfg(not(feature = "tls"))]
 use super::UrlError;
 use super::commands::Command;
 use super::keys;
 use super::reply;
 use super::scripts::{self, Argument, Script};
+use super::target::{Sentinels, TCP_PATIENCE, Target, keepalive};
 use super::trouble::{self, Trouble};
 use super::wire::{Closed, Stream, Wire};
 use futures_util::future::join_all;
-use redis::io::tcp::TcpSettings;
-use redis::io::tcp::socket2::{SockRef, TcpKeepalive};
-use redis::{Cmd, ConnectionAddr, ConnectionInfo, IntoConnectionInfo as _, RedisConnectionInfo, RedisResult, Value};
+use redis::io::tcp::socket2::SockRef;
+use redis::{Cmd, ConnectionAddr, RedisConnectionInfo, RedisResult, Value};
 use redlock_core::{KeyPrefix, NodeError, Refusal, Service, Standing};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -40,11 +41,11 @@ const ABANDONED_AFTER: Duration = Duration::from_millis(1_500);
 /// was sent stays in the server's buffers, ahead of anything that a new connection will send.
 const ANSWER_LIMIT: Duration = Duration::from_secs(2);
 
+/// The longest that one Sentinel may take to say where the primary is, before the next one is asked.
+const SENTINEL_LIMIT: Duration = Duration::from_millis(300);
+
 /// How long after a failure to connect calls fail at once, before one of them connects again.
 const RECONNECT_PAUSE: Duration = Duration::from_millis(200);
-
-/// Unacknowledged data, or an idle connection that does not answer probes, for so long means that it is dead.
-const TCP_PATIENCE: Duration = Duration::from_secs(5);
 
 /// Commands queued for the socket at most. More than tasks of one program wait for at a time, so that queueing never waits,
 /// and waiting never reorders.
@@ -53,7 +54,7 @@ const QUEUE_MAX: usize = 65_536;
 
 pub(super) struct Link {
     name: String,
-    client: redis::Client,
+    target: Arc<Target>,
     state: Mutex<State>,
     known: Mutex<Known>,
     /// Counts the occasions on which the order of commands may have been lost.
@@ -152,20 +153,17 @@ impl Connecting {
 }
 
 impl Link {
-    pub(super) fn open(url: &str) -> Result<Arc<Self>, UrlError> {
-        let info = connection_info(url)?;
-        let name = name_of(&info);
-        let client = redis::Client::open(info).map_err(|_| UrlError::Malformed)?;
+    pub(super) fn to(target: Target) -> Arc<Self> {
         let (state, known, order) = (Mutex::new(State::Idle), Mutex::default(), AtomicU64::new(0));
-        Ok(Arc::new(Self { name, client, state, known, order }))
+        Arc::new(Self { name: target.name(), target: Arc::new(target), state, known, order })
     }
 
     pub(super) fn name(&self) -> &str {
         &self.name
     }
 
-    pub(super) fn client(&self) -> &redis::Client {
-        &self.client
+    pub(super) fn target(&self) -> &Arc<Target> {
+        &self.target
     }
 
     pub(super) fn identity(&self) -> Option<Arc<str>> {
@@ -344,10 +342,10 @@ impl Link {
         state: &mut State,
     ) -> watch::Receiver<Option<Result<Connection, NodeError>>> {
         let (tell, outcome) = watch::channel(None);
-        let client = self.client.clone();
+        let target = Arc::clone(&self.target);
         let link = Arc::downgrade(self);
         let connect = async move {
-            let greeting = match tokio::time::timeout(CONNECT_LIMIT, greet(&client)).await {
+            let greeting = match tokio::time::timeout(CONNECT_LIMIT, greet(&target)).await {
                 Ok(greeting) => greeting,
                 Err(_) => Err(NodeError::unreachable(format!("no connection within {CONNECT_LIMIT:?}"))),
             };
@@ -429,8 +427,8 @@ struct Greeting {
 }
 
 /// Connects, asks who is there, and teaches the scripts: one round trip after the handshake.
-async fn greet(client: &redis::Client) -> Result<Greeting, NodeError> {
-    let transport = connect(client).await?;
+async fn greet(target: &Target) -> Result<Greeting, NodeError> {
+    let transport = connect(&client(target).await?).await?;
     let ask = |command: Cmd| {
         let mut transport = transport.clone();
         async move { transport.send(&Command::new(command)).await.unwrap_or_else(|Closed(error)| Err(error)) }
@@ -452,6 +450,45 @@ async fn greet(client: &redis::Client) -> Result<Greeting, NodeError> {
     let evicts = info.as_deref().and_then(reply::evicts).map(str::to_owned);
     let time = time.ok().as_ref().and_then(reply::time);
     Ok(Greeting { transport, identity, primary, evicts, time })
+}
+
+/// How to connect to the server that is the node at present.
+pub(super) async fn client(target: &Target) -> Result<redis::Client, NodeError> {
+    match target {
+        Target::Address(client) => Ok(client.clone()),
+        Target::Sentinels(sentinels) => primary_of(sentinels).await,
+    }
+}
+
+/// Asks one Sentinel after the other where the primary is.
+async fn primary_of(sentinels: &Sentinels) -> Result<redis::Client, NodeError> {
+    let mut last = NodeError::unreachable("there is no Sentinel to ask");
+    for sentinel in &sentinels.all {
+        match tokio::time::timeout(SENTINEL_LIMIT, ask_sentinel(sentinel, &sentinels.set)).await {
+            Ok(Ok((host, port))) => return sentinels.primary_at(host, port).map_err(trouble::classify),
+            Ok(Err(error)) => last = error,
+            Err(_) => last = NodeError::unreachable(format!("a Sentinel did not answer within {SENTINEL_LIMIT:?}")),
+        }
+    }
+    Err(last)
+}
+
+async fn ask_sentinel(sentinel: &redis::Client, set: &str) -> Result<(String, u16), NodeError> {
+    let mut transport = connect(sentinel).await?;
+    let mut question = redis::cmd("SENTINEL");
+    question.arg("GET-MASTER-ADDR-BY-NAME").arg(set);
+    let answer = transport.send(&Command::new(question)).await.unwrap_or_else(|Closed(error)| Err(error));
+    match answer.map_err(trouble::classify)? {
+        Value::Array(address) => {
+            let address: Vec<String> = address.iter().filter_map(reply::text).collect();
+            let [host, port] = address.as_slice() else { return Err(NodeError::protocol("no address")) };
+            Ok((host.clone(), port.parse().map_err(NodeError::protocol)?))
+        }
+        Value::Nil => {
+            Err(NodeError::refused(Refusal::Configuration, format!("the Sentinels know no set called {set}")))
+        }
+        _ => Err(NodeError::protocol("a Sentinel's answer is no address")),
+    }
 }
 
 /// A connection on which commands may be sent: authenticated, and on the right database.
@@ -503,10 +540,6 @@ fn set_tcp_options(socket: SockRef<'_>) -> std::io::Result<()> {
     Ok(())
 }
 
-fn keepalive() -> TcpKeepalive {
-    TcpKeepalive::new().with_time(TCP_PATIENCE).with_interval(TCP_PATIENCE / 5)
-}
-
 #[cfg(feature = "tls")]
 async fn connect_with_tls(client: &redis::Client) -> Result<Transport, NodeError> {
     let config = redis::AsyncConnectionConfig::new()
@@ -520,128 +553,4 @@ async fn connect_with_tls(client: &redis::Client) -> Result<Transport, NodeError
 #[cfg(not(feature = "tls"))]
 async fn connect_with_tls(_: &redis::Client) -> Result<Transport, NodeError> {
     Err(NodeError::refused(Refusal::Configuration, UrlError::NoTls))
-}
-
-fn connection_info(url: &str) -> Result<ConnectionInfo, UrlError> {
-    if url.starts_with("rediss:") {
-        prepare_tls()?;
-    }
-    let info: RedisResult<ConnectionInfo> = url.into_connection_info();
-    let info = info.map_err(|_| UrlError::Malformed)?;
-    let tcp = TcpSettings::default().set_nodelay(true).set_keepalive(keepalive());
-    #[cfg(target_os = "linux")]
-    let tcp = tcp.set_user_timeout(TCP_PATIENCE);
-    Ok(info.set_tcp_settings(tcp))
-}
-
-#[cfg(feature = "tls")]
-#[expect(clippy::unnecessary_wraps, reason = "without the feature it fails")]
-fn prepare_tls() -> Result<(), UrlError> {
-    // Err means that the program has chosen a provider already, which is as good.
-    let _ = rustls::crypto::ring::default_provider().install_default();
-    Ok(())
-}
-
-#[cfg(not(feature = "tls"))]
-fn prepare_tls() -> Result<(), UrlError> {
-    Err(UrlError::NoTls)
-}
-
-/// How people call the server: its address and, if it is not 0, its database. Never user or password.
-fn name_of(info: &ConnectionInfo) -> String {
-    let address = match info.addr() {
-        ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. } if host.contains(':') => {
-            format!("[{host}]:{port}")
-        }
-        ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. } => format!("{host}:{port}"),
-        ConnectionAddr::Unix(path) => format!("unix:{}", path.display()),
-        other => other.to_string(),
-    };
-    match info.redis_settings().db() {
-        0 => address,
-        database => format!("{address}/{database}"),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    fn name(url: &str) -> String {
-        name_of(&connection_info(url).unwrap())
-    }
-
-    #[test]
-    fn a_name_shows_the_address_and_no_secret() {
-        assert_eq!(name("redis://locker:secret@10.0.0.1/3"), "10.0.0.1:6379/3");
-        assert_eq!(name("redis://[::1]:7000"), "[::1]:7000");
-        assert_eq!(name("unix:///run/redis.sock?db=2&pass=secret"), "unix:/run/redis.sock/2");
-    }
-
-    #[test]
-    fn what_is_no_url_is_refused_without_being_shown() {
-        for url in ["", "redis:secret@", "http://user:secret@host", "redis://:secret@host/notanumber"] {
-            let error = connection_info(url).unwrap_err();
-            assert_eq!(error, UrlError::Malformed, "{url}");
-            assert!(!format!("{error:?} {error}").contains("secret"));
-        }
-    }
-
-    /// What a URL looks like, with parts of it missing, twice, or where others belong.
-    fn any_url() -> impl Strategy<Value = String> {
-        let part = prop_oneof![
-            "redis|rediss|unix|http|redis\\+unix",
-            "://",
-            "//",
-            ":",
-            "@",
-            "/",
-            "\\?db=",
-            "&pass=",
-            "%",
-            "#",
-            "\\[::1\\]",
-            "locker",
-            "hunter2",
-            "localhost",
-            "[0-9]{1,6}",
-            "\\PC{0,3}",
-        ];
-        proptest::collection::vec(part, 0..12).prop_map(|parts| parts.concat())
-    }
-
-    proptest! {
-        #[test]
-        fn no_url_is_too_strange(url in prop_oneof![any_url(), ".*"]) {
-            match connection_info(&url) {
-                Ok(info) => prop_assert!(!name_of(&info).is_empty()),
-                Err(error) => prop_assert!(matches!(error, UrlError::Malformed | UrlError::NoTls)),
-            }
-        }
-
-        /// The secret is written in a letter that stands nowhere else, percent-encoded or not.
-        #[test]
-        fn neither_name_nor_error_shows_a_secret(
-            scheme in "redis|unix", user in "[a-m]{0,5}", secret in "z{1,5}(%7A|%40|%2F|%3A){0,3}z", host in "[a-m]{1,5}",
-            port in any::<u32>(), database in "[a-m0-9-]{0,3}"
-        ) {
-            let url = match scheme.as_str() {
-                "redis" => format!("redis://{user}:{secret}@{host}:{port}/{database}"),
-                _ => format!("unix:///{host}?db={database}&user={user}&pass={secret}"),
-            };
-            let shown = match connection_info(&url) {
-                Ok(info) => name_of(&info),
-                Err(error) => format!("{error:?} {error}"),
-            };
-            // The words of the errors have no such letter either.
-            prop_assert!(!shown.contains('z'), "{shown}");
-        }
-    }
-
-    #[cfg(not(feature = "tls"))]
-    #[test]
-    fn tls_without_the_feature_is_refused() {
-        assert_eq!(connection_info("rediss://host").unwrap_err(), UrlError::NoTls);
-    }
 }
