@@ -63,6 +63,8 @@ pub struct Orders {
     pub seed: u64,
     /// Whether the databases are to refuse stale writes.
     pub fenced: bool,
+    /// Whether the crash-recovery guard is on.
+    pub guarded: bool,
     /// The servers, through their proxies.
     pub nodes: Vec<String>,
     /// Postgres.
@@ -139,13 +141,9 @@ impl Intent {
 impl Client {
     async fn open(orders: Orders) -> Result<Self> {
         let nodes = RedisNode::open_all(orders.nodes.iter().map(String::as_str))?;
-        let redlock = Redlock::builder()
-            .nodes(nodes)
-            .key_prefix(PREFIX)
-            .ttl(TTL)
-            .node_timeout(NODE_TIMEOUT)
-            .wait(WAIT)
-            .build()?;
+        let redlock = Redlock::builder().nodes(nodes).key_prefix(PREFIX).ttl(TTL).node_timeout(NODE_TIMEOUT).wait(WAIT);
+        let redlock = if orders.guarded { redlock.crash_guard(TTL) } else { redlock };
+        let redlock = redlock.build()?;
         let postgres = FenceStore::new(pool().connect_lazy(&orders.postgres)?);
         let mariadb = FenceStore::new(pool().connect_lazy(&orders.mariadb)?);
         let sqlite = FenceStore::new(pool().connect_lazy_with(sqlite_options(&orders.sqlite)));

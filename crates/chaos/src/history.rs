@@ -51,6 +51,9 @@ pub struct Setup {
     pub seconds: u64,
     /// Whether the databases refuse stale writes.
     pub fenced: bool,
+    /// Whether the crash-recovery guard is on.
+    #[serde(default)]
+    pub guarded: bool,
     /// How long a lock lives.
     pub ttl: Micros,
     /// The kinds that were planned.
@@ -244,13 +247,23 @@ impl History {
     /// The faults on a node that may have cost it a lock at some moment between the two, or a counter too.
     pub fn forgetting(&self, node: usize, from: Micros, to: Micros, counters: bool) -> impl Iterator<Item = &Fault> {
         self.faults.iter().filter(move |fault| {
-            let costs = match fault.kind.memory() {
+            let costs = match self.memory(fault) {
                 Memory::Kept => false,
                 Memory::Hurried => !counters,
                 Memory::Lost => true,
             };
             costs && fault.target == Target::Node(node) && fault.at <= to && from <= fault.until
         })
+    }
+
+    /// What a fault did to what a node remembers, as far as its votes show it: with the crash-recovery guard on, a node that has
+    /// lost everything does not vote. Keys that are evicted one by one it may not notice.
+    #[must_use]
+    pub fn memory(&self, fault: &Fault) -> Memory {
+        match fault.kind {
+            Kind::RestartEmpty | Kind::CutTail | Kind::FlushAll if self.setup.guarded => Memory::Kept,
+            kind => kind.memory(),
+        }
     }
 
     /// For how long a process's place was frozen between two moments.

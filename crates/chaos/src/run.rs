@@ -2,9 +2,10 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use futures_util::future::join_all;
 use redlock_bench::Observer;
 use sqlx::{Connection as _, Row as _};
@@ -32,6 +33,8 @@ pub struct Options {
     pub length: Duration,
     /// Whether the databases refuse stale writes.
     pub fenced: bool,
+    /// Whether the crash-recovery guard is on, with somebody who looks after the nodes.
+    pub guarded: bool,
     /// Which kinds of faults.
     pub kinds: Vec<Kind>,
     /// The program that becomes a client; it calls [`crate::client::run`].
@@ -48,7 +51,7 @@ pub struct Options {
 pub async fn run(options: &Options, say: impl Fn(&str) + Send + Sync) -> Result<History> {
     let planned = plan(options.seed, options.length, &options.kinds);
     say(&format!("{} faults of {} kinds in {} s", planned.len(), options.kinds.len(), options.length.as_secs()));
-    let world = World::start(&options.program, options.seed, options.fenced).await?;
+    let world = World::start(options).await?;
     let keys = ORDERS.iter().map(|order| [PREFIX, order.resource].concat());
     let probes = world.servers.iter().map(|server| server.probe());
     let observer = Observer::start(probes, keys, OBSERVER_PERIOD).await?;
@@ -85,12 +88,25 @@ pub async fn run(options: &Options, say: impl Fn(&str) + Send + Sync) -> Result<
             say(&format!("{} s of {} s", since() / 1_000_000, options.length.as_secs()));
         }
     };
-    let done: Vec<(Fault, Option<String>)> = tokio::select! {
-        done = all => done,
-        () = progress => unreachable!("it tells for ever"),
+    let calm_from = AtomicU64::new(0);
+    let storm_and_calm = async {
+        let done: Vec<(Fault, Option<String>)> = tokio::select! {
+            done = all => done,
+            () = progress => unreachable!("it tells for ever"),
+        };
+        calm_from.store(since(), Ordering::Relaxed);
+        sleep_until((start + options.length).max(Instant::now() + CALM)).await;
+        done
     };
-    let calm_from = since();
-    sleep_until((start + options.length).max(Instant::now() + CALM)).await;
+    let reseeded = AtomicUsize::new(0);
+    let done = tokio::select! {
+        done = storm_and_calm => done,
+        failed = world.look_after_nodes(&reseeded) => bail!("nobody looks after the nodes: {failed:?}"),
+    };
+    let calm_from = calm_from.load(Ordering::Relaxed);
+    if options.guarded {
+        say(&format!("{} times a quorum had lost its memory, and was reseeded", reseeded.load(Ordering::Relaxed)));
+    }
 
     say("the clients are told to end");
     let mut trouble: Vec<String> = done.iter().filter_map(|(_, trouble)| trouble.clone()).collect();
@@ -119,6 +135,7 @@ pub async fn run(options: &Options, say: impl Fn(&str) + Send + Sync) -> Result<
             seed: options.seed,
             seconds: options.length.as_secs(),
             fenced: options.fenced,
+            guarded: options.guarded,
             ttl: history::micros(TTL),
             kinds: options.kinds.clone(),
             planned: planned_by_kind,

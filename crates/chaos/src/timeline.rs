@@ -80,7 +80,11 @@ fn head(page: &mut String, history: &History, verdict: &Verdict) {
     let violations = verdict.violations().count();
     let (class, word) = if verdict.is_good() { ("good", "good") } else { ("bad", "bad") };
     let excused = verdict.findings.len() - violations;
-    let fence = if history.setup.fenced { "" } else { ", <b>without the fence</b>" };
+    let fence = match (history.setup.fenced, history.setup.guarded) {
+        (true, false) => "",
+        (true, true) => ", <b>with the crash-recovery guard</b>",
+        (false, _) => ", <b>without the fence</b>",
+    };
     let _ = write!(
         page,
         "<h1>Chaos, seed {}: <span class={class}>{word}</span></h1><p class=soft>{} s{fence}; five Redis servers, Postgres, \

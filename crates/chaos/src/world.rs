@@ -6,13 +6,16 @@
 use std::io::PipeWriter;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, ensure};
+use redlock_backends::RedisNode;
 use redlock_bench::proxy::{Lane, Mode};
 use redlock_bench::sql::{MariaDb, Postgres};
 use redlock_bench::{Calendar, Process, Proxy, RedisOptions, RedisServer, Reply, Servers, eventually};
+use redlock_core::{EnrollError, FencingToken, Redlock};
 use sqlx::{AssertSqlSafe, Connection as _, MySqlConnection, PgConnection, Row as _, SqliteConnection};
 use tempfile::TempDir;
 use tokio::time::{Instant, sleep};
@@ -20,8 +23,9 @@ use tokio::time::{Instant, sleep};
 use crate::client::{self, Orders, sqlite_options};
 use crate::desk::schema;
 use crate::fault::{Database, JUMP, Kind, Target};
-use crate::history::{ORDERS, PREFIX};
+use crate::history::{ORDERS, PREFIX, TTL};
 use crate::plan::{CLIENTS, NODES, Planned};
+use crate::run::Options;
 
 /// How long an answer is awaited that is not expected to come.
 const NO_ANSWER: Duration = Duration::from_millis(100);
@@ -43,6 +47,7 @@ pub(crate) struct World {
     program: PathBuf,
     seed: u64,
     fenced: bool,
+    guarded: bool,
     seats: Vec<Mutex<Seat>>,
     /// Which process is the next.
     processes: Mutex<u32>,
@@ -67,9 +72,11 @@ fn seen(happened: bool, note: impl Into<String>) -> Seen {
 
 impl World {
     /// Starts everything; `program` becomes a client when it finds its orders in the environment.
-    pub(crate) async fn start(program: &Path, seed: u64, fenced: bool) -> Result<Self> {
+    pub(crate) async fn start(options: &Options) -> Result<Self> {
+        let Options { seed, fenced, guarded, .. } = *options;
+        let program = &options.program;
         let calendars: Vec<Calendar> = (0..NODES).map(|_| Calendar::new()).collect::<Result<_, _>>()?;
-        let options = |node: usize| {
+        let set_up = |node: usize| {
             let options = RedisOptions::new()
                 .set("appendonly", ["yes"])
                 // Written before the answer, and kept by the system when the process is killed. With `everysec` a write may
@@ -78,7 +85,7 @@ impl World {
                 .set("auto-aof-rewrite-percentage", ["0"]);
             calendars[node].of(options)
         };
-        let servers = Servers::start_with(NODES, options).await?;
+        let servers = Servers::start_with(NODES, set_up).await?;
         let mut proxies = Vec::new();
         for server in servers.iter() {
             proxies.push(Proxy::start(server.address()).await?);
@@ -88,8 +95,23 @@ impl World {
         let calendars = calendars.into_iter().map(Mutex::new).collect();
         let program = program.to_owned();
         let (seats, processes) = (Vec::new(), Mutex::new(0));
-        let mut world =
-            Self { servers, calendars, proxies, postgres, mariadb, folder, program, seed, fenced, seats, processes };
+        let mut world = Self {
+            servers,
+            calendars,
+            proxies,
+            postgres,
+            mariadb,
+            folder,
+            program,
+            seed,
+            fenced,
+            guarded,
+            seats,
+            processes,
+        };
+        if guarded {
+            world.operator()?.enroll_fresh().await?;
+        }
         world.create_tables().await?;
         for client in 0..CLIENTS {
             world.seats.push(Mutex::new(world.seat(client)?));
@@ -138,6 +160,49 @@ impl World {
         Ok(())
     }
 
+    /// A client for whoever looks after the nodes.
+    fn operator(&self) -> Result<Redlock> {
+        let nodes = RedisNode::open_all(self.servers.urls().iter().map(String::as_str))?;
+        Ok(Redlock::builder().nodes(nodes).key_prefix(PREFIX).ttl(TTL).crash_guard(TTL).build()?)
+    }
+
+    /// Looks after the nodes for as long as it is polled, as an operator of the crash-recovery guard would: where fewer than a
+    /// quorum remember, goes on above what the databases have accepted. Counts how often. Does nothing where the guard is off.
+    pub(crate) async fn look_after_nodes(&self, reseeded: &AtomicUsize) -> Result<()> {
+        if !self.guarded {
+            return std::future::pending().await;
+        }
+        let operator = self.operator()?;
+        loop {
+            sleep(Duration::from_millis(250)).await;
+            if let Err(EnrollError::TooFewEnrolled { .. }) = operator.enroll().await
+                // A database may be out of reach just now.
+                && let Ok(highest) = self.highest_token().await
+                && let Ok(standings) = operator.reseed(highest).await
+                && standings.iter().filter(|found| found.is_enrolled()).count() > NODES / 2
+            {
+                reseeded.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// The highest token that was accepted anywhere.
+    async fn highest_token(&self) -> Result<FencingToken> {
+        let mut highest = 1;
+        macro_rules! ask {
+            ($connection:expr) => {{
+                let mut connection = $connection;
+                let row = sqlx::query("SELECT MAX(token) FROM kept").fetch_one(&mut connection).await?;
+                highest = highest.max(row.try_get::<Option<i64>, _>(0)?.unwrap_or(0));
+                connection.close().await?;
+            }};
+        }
+        ask!(self.postgres().await?);
+        ask!(self.mariadb().await?);
+        ask!(self.sqlite().await?);
+        Ok(FencingToken::assume_granted(highest)?)
+    }
+
     /// Starts a client.
     fn seat(&self, client: usize) -> Result<Seat> {
         let process = {
@@ -150,6 +215,7 @@ impl World {
             client,
             seed: self.seed,
             fenced: self.fenced,
+            guarded: self.guarded,
             nodes: self.proxies.iter().map(Proxy::url).collect(),
             postgres: self.postgres.url().to_owned(),
             mariadb: self.mariadb_url(),

@@ -9,10 +9,20 @@ use redlock_chaos::run::{Options, run};
 use redlock_chaos::timeline;
 use redlock_chaos::verdict::Verdict;
 
+/// What there is against stale writes, and against nodes that forget.
+#[derive(PartialEq, Eq)]
+enum Fence {
+    None,
+    Alone,
+    AndGuard,
+}
+
 /// Runs it and leaves history and timeline where whoever reads a failure finds them.
-async fn chaos(name: &str, seconds: u64, fenced: bool, kinds: &[Kind]) -> (Verdict, PathBuf) {
+async fn chaos(name: &str, seconds: u64, fence: Fence, kinds: &[Kind]) -> (Verdict, PathBuf) {
     let program = PathBuf::from(env!("CARGO_BIN_EXE_chaos"));
-    let options = Options { seed: 1, length: Duration::from_secs(seconds), fenced, kinds: kinds.to_vec(), program };
+    let (fenced, guarded) = (fence != Fence::None, fence == Fence::AndGuard);
+    let options =
+        Options { seed: 1, length: Duration::from_secs(seconds), fenced, guarded, kinds: kinds.to_vec(), program };
     let history = run(&options, |_| {}).await.unwrap();
     let verdict = Verdict::of(&history);
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
@@ -25,7 +35,7 @@ async fn chaos(name: &str, seconds: u64, fenced: bool, kinds: &[Kind]) -> (Verdi
 /// Two minutes less what it takes to start and to judge.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn chaos_of_two_minutes_breaks_no_promise() {
-    let (verdict, folder) = chaos("two-minutes", 105, true, &Kind::ALL).await;
+    let (verdict, folder) = chaos("two-minutes", 105, Fence::Alone, &Kind::ALL).await;
     assert!(verdict.is_good(), "{verdict}\nsee {}", folder.display());
     // A verdict on nothing would be good, too.
     assert_eq!(verdict.never().collect::<Vec<_>>(), [], "{verdict}");
@@ -41,7 +51,7 @@ async fn chaos_of_two_minutes_breaks_no_promise() {
 /// reads and writes, the first one wakes up and writes over it. The same clients, the same lock, without the fence.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn chaos_without_the_fence_shows_the_double_write() {
-    let (verdict, folder) = chaos("without-fence", 20, false, &[Kind::FreezeClient]).await;
+    let (verdict, folder) = chaos("without-fence", 20, Fence::None, &[Kind::FreezeClient]).await;
     assert!(verdict.trouble.is_empty(), "{verdict}");
     let found = |what: &str| {
         let about = |finding: &&Finding| finding.what.contains(what);
@@ -51,4 +61,16 @@ async fn chaos_without_the_fence_shows_the_double_write() {
     found("an update was lost");
     // And nothing else: what the freezes break is what the fence is for.
     assert!(verdict.violations().all(|finding| finding.promise == "P3"), "{verdict}");
+}
+
+/// P6: with the crash-recovery guard on, nodes that forget excuse neither two holders nor tokens that fall.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn chaos_with_the_guard_excuses_no_node_that_forgets() {
+    let forgetting = [Kind::RestartEmpty, Kind::CutTail, Kind::FlushAll, Kind::RestartWithData];
+    let others = [Kind::FreezeServer, Kind::FreezeClient, Kind::KillClient, Kind::Loss];
+    let (verdict, folder) = chaos("guard", 45, Fence::AndGuard, &[&forgetting[..], &others].concat()).await;
+    assert!(verdict.is_good(), "{verdict}\nsee {}", folder.display());
+    assert_eq!(verdict.findings, [], "no excuse counts: {verdict}");
+    assert_eq!(verdict.never().collect::<Vec<_>>(), [], "{verdict}");
+    assert!(50 <= verdict.counts.granted, "{verdict}");
 }

@@ -1,4 +1,4 @@
-//! `chaos [--minutes M | --seconds S] [--seed N] [--without-fence] [--only KIND,…] [--judge FILE]
+//! `chaos [--minutes M | --seconds S] [--seed N] [--without-fence] [--guard] [--only KIND,…] [--judge FILE]
 //! [--out FOLDER]`: one run, its verdict, its
 //! history and its timeline. Ends well only if the verdict is good.
 //!
@@ -18,11 +18,13 @@ use redlock_chaos::timeline;
 use redlock_chaos::verdict::Verdict;
 
 const USAGE: &str = "\
-usage: chaos [--minutes M | --seconds S] [--seed N] [--without-fence] [--only KIND,KIND] [--judge FILE] [--out FOLDER]
+usage: chaos [--minutes M | --seconds S] [--seed N] [--without-fence] [--guard] [--only KIND,KIND] [--judge FILE]
+             [--out FOLDER]
 
   --minutes, --seconds   how long, faults and the calm after them together; two minutes unless said otherwise
   --seed N               decides which fault hits whom and when, and what clients are up to; 1 unless said otherwise
   --without-fence        the databases refuse nothing, as for programs that trust their lock: stale writes are applied
+  --guard                the crash-recovery guard is on, so that nodes that forget excuse nothing; somebody looks after them
   --only KIND,KIND       these kinds of faults only, such as freeze_client,kill_client
   --judge FILE           runs nothing: judges and draws the history of an earlier run
   --out FOLDER           where to put history.json and timeline.html; target/chaos/seed-N unless said otherwise";
@@ -55,6 +57,7 @@ fn chaos(words: &[String]) -> Result<bool> {
         seed: 1,
         length: Duration::from_secs(120),
         fenced: true,
+        guarded: false,
         kinds: Kind::ALL.to_vec(),
         program: std::env::current_exe()?,
     };
@@ -67,6 +70,7 @@ fn chaos(words: &[String]) -> Result<bool> {
             "--minutes" => options.length = Duration::from_secs(60 * value()?.parse::<u64>()?),
             "--seconds" => options.length = Duration::from_secs(value()?.parse()?),
             "--seed" => options.seed = value()?.parse()?,
+            "--guard" => options.guarded = true,
             "--without-fence" => options.fenced = false,
             "--only" => {
                 let kind =

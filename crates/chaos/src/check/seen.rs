@@ -47,7 +47,7 @@ fn excuse(history: &History, earlier: &Holding, later: &Holding) -> Option<Strin
     let from = earlier.from.saturating_sub(history.setup.ttl);
     let meanwhile = |fault: &&Fault| fault.at <= later.from && from <= fault.until;
     let faults = || history.faults.iter().filter(meanwhile);
-    if faults().any(|fault| fault.kind.memory() != Memory::Kept) {
+    if faults().any(|fault| history.memory(fault) != Memory::Kept) {
         return Some("a node may have lost the earlier lock".to_owned());
     }
     let restarted: BTreeSet<Target> =
