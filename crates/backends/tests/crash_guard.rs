@@ -330,6 +330,65 @@ async fn a_quarantine_is_one_for_all_and_begins_again_with_each_restart() {
     assert!(QUARANTINE < standing(fresh()).await);
 }
 
+/// A server with durable writes goes on after a restart; one that only seems so does not, and neither does one that is flushed.
+#[tokio::test]
+async fn a_trusted_server_serves_at_once_after_a_restart() {
+    let durable = |truncated| {
+        let options = RedisOptions::new().set("appendonly", ["yes"]).set("appendfsync", ["always"]);
+        options.set("aof-load-truncated", [truncated])
+    };
+    for (truncated, trusted, serves) in [("no", true, true), ("no", false, false), ("yes", true, false)] {
+        let server = RedisServer::start(durable(truncated)).await.unwrap();
+        let open = || {
+            let node = RedisNode::open(&server.url()).unwrap();
+            if trusted { node.trusted() } else { node }
+        };
+        let node = open();
+        let enrolment = Enrolment { base: 0, quarantine: QUARANTINE, at_once: true };
+        node.enroll(&KeyPrefix::default(), &enrolment).await.unwrap();
+        let held = ownership(&["a"]);
+        node.acquire(&held, Ttl::new(Duration::from_secs(60)).unwrap(), 0).await.unwrap();
+        server.kill();
+        server.restart_with_data().await.unwrap();
+
+        // Somebody who does not trust it may have noticed first.
+        let _ = RedisNode::open(&server.url()).unwrap().standing(&KeyPrefix::default(), QUARANTINE).await.unwrap();
+        let again = open();
+        let raised = again.raise(&held, 1).await;
+        assert_eq!(matches!(raised, Ok(Raising::At(1))), serves, "{truncated} {trusted}: {raised:?}");
+        assert_eq!(is_quarantined(&raised), !serves, "{truncated} {trusted}: {raised:?}");
+        server.command(&["FLUSHALL"]).await.unwrap();
+        assert!(is_quarantined(&again.acquire(&ownership(&["b"]), Ttl::new(LONGEST).unwrap(), 0).await));
+    }
+}
+
+/// It remembers what it was sent, not what its primary has answered.
+#[tokio::test]
+async fn a_replica_that_was_promoted_is_not_trusted() {
+    let options = || {
+        let options = RedisOptions::new().set("appendonly", ["yes"]).set("appendfsync", ["always"]);
+        options.set("aof-load-truncated", ["no"])
+    };
+    let primary = RedisServer::start(options()).await.unwrap();
+    let node = RedisNode::open(&primary.url()).unwrap().trusted();
+    let enrolment = Enrolment { base: 0, quarantine: QUARANTINE, at_once: true };
+    node.enroll(&KeyPrefix::default(), &enrolment).await.unwrap();
+    let replica = RedisServer::start(options().replica_of(&primary)).await.unwrap();
+    eventually(PATIENCE, || async {
+        match replica.command(&["EXISTS", RECORD]).await.unwrap() {
+            Reply::Integer(1) => Ok(()),
+            other => Err(format!("{other:?}")),
+        }
+    })
+    .await
+    .unwrap();
+    primary.kill();
+    replica.command(&["REPLICAOF", "NO", "ONE"]).await.unwrap();
+    let promoted = RedisNode::open(&replica.url()).unwrap().trusted();
+    let answer = promoted.acquire(&ownership(&["a"]), Ttl::new(LONGEST).unwrap(), 0).await;
+    assert!(is_quarantined(&answer), "{answer:?}");
+}
+
 #[tokio::test]
 async fn a_server_that_may_throw_keys_away_is_refused() {
     let single =

@@ -5,8 +5,11 @@ use redlock_backends::MemoryNode;
 use redlock_backends::faulty::{Fault, Faulty};
 use redlock_core::{KeyPrefix, LockNode, NodeError, Redlock, Resource, TokioClock, telemetry};
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
+use tracing::field::{Field, Visit};
+use tracing::span::{Attributes, Id, Record};
+use tracing::{Event, Metadata, Subscriber};
 
 const DOCUMENTED: [&str; 14] = [
     telemetry::ATTEMPTS,
@@ -75,6 +78,97 @@ fn everything_documented_is_reported() {
     }
     for documented in DOCUMENTED.iter().filter(|documented| **documented != telemetry::ABANDONED) {
         assert!(names.contains(documented), "{documented} is documented and not reported");
+    }
+}
+
+/// The spans that are documented, with their fields.
+const SPANS: [(&str, &[&str]); 3] = [
+    (telemetry::ACQUIRE_SPAN, &["attempts", "outcome", "resources", "token", "votes"]),
+    (telemetry::EXTEND_SPAN, &["outcome", "token"]),
+    (telemetry::RELEASE_SPAN, &["outcome", "token"]),
+];
+
+/// Remembers every value of every field of every span, and nothing else.
+#[derive(Clone, Default)]
+struct Spans(Arc<Mutex<Vec<(&'static str, BTreeMap<&'static str, String>)>>>);
+
+struct Fields<'a>(&'a mut BTreeMap<&'static str, String>);
+
+impl Visit for Fields<'_> {
+    fn record_debug(&mut self, field: &Field, value: &dyn std::fmt::Debug) {
+        self.0.insert(field.name(), format!("{value:?}"));
+    }
+}
+
+impl Subscriber for Spans {
+    fn enabled(&self, _: &Metadata<'_>) -> bool {
+        true
+    }
+
+    fn new_span(&self, span: &Attributes<'_>) -> Id {
+        let mut fields = BTreeMap::new();
+        span.record(&mut Fields(&mut fields));
+        let mut spans = self.0.lock().unwrap();
+        spans.push((span.metadata().name(), fields));
+        Id::from_u64(spans.len() as u64)
+    }
+
+    fn record(&self, span: &Id, values: &Record<'_>) {
+        let position = usize::try_from(span.into_u64()).unwrap() - 1;
+        values.record(&mut Fields(&mut self.0.lock().unwrap()[position].1));
+    }
+
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+    fn event(&self, _: &Event<'_>) {}
+    fn enter(&self, _: &Id) {}
+    fn exit(&self, _: &Id) {}
+}
+
+#[test]
+fn the_documented_spans_say_what_came_of_it() {
+    let spans = Spans::default();
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().expect("a runtime");
+    tracing::subscriber::with_default(spans.clone(), || runtime.block_on(a_life()));
+
+    let seen = spans.0.lock().unwrap();
+    for (name, fields) in SPANS {
+        let of_this = || seen.iter().filter(|(span, _)| *span == name).map(|(_, fields)| fields);
+        let mut names: Vec<&str> = of_this().flat_map(BTreeMap::keys).copied().collect();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names, fields, "{name}");
+        assert!(of_this().all(|fields| fields.contains_key("outcome")), "{name}");
+    }
+    let with = |name: &str, field: &str, value: &str| {
+        let is = |(span, fields): &&(&str, BTreeMap<&str, String>)| {
+            *span == name && fields.get(field).is_some_and(|seen| seen == value)
+        };
+        seen.iter().filter(is).count()
+    };
+    assert_eq!(with(telemetry::ACQUIRE_SPAN, "outcome", "\"granted\""), 8);
+    assert!(1 <= with(telemetry::ACQUIRE_SPAN, "votes", "3"));
+    assert_eq!(with(telemetry::EXTEND_SPAN, "outcome", "\"unconfirmed\""), 1);
+    assert_eq!(with(telemetry::RELEASE_SPAN, "outcome", "\"everywhere\""), 1);
+    for (name, _) in seen.iter() {
+        assert!(SPANS.iter().any(|(documented, _)| documented == name), "{name} is not documented");
+    }
+}
+
+/// What operators copy asks for metrics that there are, and for all of them.
+#[test]
+fn the_dashboard_shows_what_is_reported() {
+    let dashboard = include_str!("../../../docs/dashboards/redlock.json");
+    let names: Vec<&str> = dashboard
+        .split(|letter: char| !(letter.is_ascii_alphanumeric() || letter == '_'))
+        .filter(|word| word.starts_with("redlock_") || word.starts_with("fence_store_"))
+        .map(|word| word.trim_end_matches("_bucket").trim_end_matches("_sum").trim_end_matches("_count"))
+        .collect();
+    for name in &names {
+        assert!(DOCUMENTED.contains(name) || *name == "fence_store_operations_total", "{name} is not reported");
+    }
+    for documented in DOCUMENTED {
+        assert!(names.contains(&documented), "{documented} is not shown");
     }
 }
 

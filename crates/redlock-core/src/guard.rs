@@ -180,15 +180,17 @@ impl Guard {
     }
 
     async fn extend_on(&self, terms: Terms) -> Result<Duration, ExtendError> {
-        let span = tracing::debug_span!(telemetry::EXTEND_SPAN, token = self.token().get());
-        async {
+        let token = self.token().get();
+        let span = tracing::debug_span!(telemetry::EXTEND_SPAN, token, outcome = tracing::field::Empty);
+        let extended = async {
             let _one_at_a_time = self.hold.extending.lock().await;
             let hold = (Arc::clone(&self.hold), terms);
             let mut results = renewal::renew(&self.client, vec![hold], Patience::UntilDecided).await;
             results.pop().expect("one result for one hold")
-        }
-        .instrument(span)
-        .await
+        };
+        let result = extended.instrument(span.clone()).await;
+        span.record("outcome", renewal::outcome(&result));
+        result
     }
 
     /// Releases the lock and tells what came of it, as soon as a quorum has answered or the per-node deadline passes.
@@ -199,9 +201,11 @@ impl Guard {
     /// # Cancel safety
     /// If the future is dropped, the release goes on in the background.
     pub async fn release(mut self) -> Release {
-        let span = tracing::debug_span!(telemetry::RELEASE_SPAN, token = self.token().get());
+        let token = self.token().get();
+        let span = tracing::debug_span!(telemetry::RELEASE_SPAN, token, outcome = tracing::field::Empty);
         self.hold.release();
-        let release = self.ask_to_release().instrument(span).await;
+        let release = self.ask_to_release().instrument(span.clone()).await;
+        span.record("outcome", release.outcome.as_str());
         metrics::counter!(telemetry::RELEASES, "outcome" => release.outcome.as_str()).increment(1);
         release
     }

@@ -229,6 +229,7 @@ impl Request<'_> {
             %resources,
             attempts = tracing::field::Empty,
             outcome = tracing::field::Empty,
+            votes = tracing::field::Empty,
             token = tracing::field::Empty,
         );
         let mut attempts = 0;
@@ -241,6 +242,10 @@ impl Request<'_> {
         };
         let result = result.unwrap_or(Err(AcquireError::Cancelled { attempts }));
         span.record("attempts", attempts);
+        let report = result.as_ref().map_or_else(AcquireError::report, |guard| Some(guard.report()));
+        if let Some(report) = report {
+            span.record("votes", report.granted());
+        }
         match &result {
             Ok(guard) => span.record("outcome", "granted").record("token", guard.token().get()),
             Err(error) => span.record("outcome", error.class()),

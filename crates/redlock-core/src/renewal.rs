@@ -76,6 +76,15 @@ pub(crate) async fn renew(
     renewal.conclude()
 }
 
+/// What came of an extension, in a word.
+pub(crate) fn outcome(result: &Result<Duration, ExtendError>) -> &'static str {
+    match result {
+        Ok(_) => "extended",
+        Err(ExtendError::Lost { .. }) => "lost",
+        Err(_) => "unconfirmed",
+    }
+}
+
 impl Ballot {
     fn new(client: &Client, hold: Arc<Hold>, terms: Terms, started: Moment) -> Self {
         let new_end = started.after(terms.validity);
@@ -199,12 +208,7 @@ impl Renewal<'_> {
 
     fn conclude_one(&self, ballot: &Ballot) -> Result<Duration, ExtendError> {
         let result = self.verdict(ballot);
-        let outcome = match &result {
-            Ok(_) => "extended",
-            Err(ExtendError::Lost { .. }) => "lost",
-            Err(_) => "unconfirmed",
-        };
-        metrics::counter!(telemetry::EXTENSIONS, "outcome" => outcome).increment(1);
+        metrics::counter!(telemetry::EXTENSIONS, "outcome" => outcome(&result)).increment(1);
         result
     }
 

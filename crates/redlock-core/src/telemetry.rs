@@ -36,11 +36,12 @@ pub const ABANDONED: &str = "redlock_abandoned_total";
 /// Counter, by `outcome` (`enrolled`, `quarantined`, `failed`): tries to take a node back that had lost its memory.
 pub const ENROLMENTS: &str = "redlock_enrolments_total";
 
-/// Span around one acquire with all its attempts; fields `resources`, `attempts`, `outcome`, `token`.
+/// Span around one acquire with all its attempts; fields `resources`, `attempts`, `outcome` (as of [`ATTEMPTS`], and
+/// `timed_out`, `cancelled`), `votes` (of the last attempt), `token` (if it was granted).
 pub const ACQUIRE_SPAN: &str = "redlock.acquire";
-/// Span around one extension; field `token`.
+/// Span around one extension that somebody awaits; fields `token`, `outcome` (as of [`EXTENSIONS`]).
 pub const EXTEND_SPAN: &str = "redlock.extend";
-/// Span around one awaited release; field `token`.
+/// Span around one awaited release; fields `token`, `outcome` (as of [`RELEASES`]).
 pub const RELEASE_SPAN: &str = "redlock.release";
 
 /// The metric of one node's answers, whose labels need not be made anew for each of them.

@@ -23,7 +23,7 @@ use futures_util::future::join_all;
 use redis::io::tcp::socket2::SockRef;
 use redis::{Cmd, ConnectionAddr, RedisConnectionInfo, RedisResult, Value};
 use redlock_core::{KeyPrefix, NodeError, Refusal, Service, Standing};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::watch;
@@ -59,6 +59,8 @@ pub(super) struct Link {
     known: Mutex<Known>,
     /// Counts the occasions on which the order of commands may have been lost.
     order: AtomicU64,
+    /// The server is said to remember everything over a restart.
+    trusted: AtomicBool,
 }
 
 /// What was learned about the server when it was last connected to.
@@ -95,6 +97,8 @@ struct Server {
     identity: Option<Arc<str>>,
     /// Why it cannot be relied on to keep anything.
     evicts: Option<String>,
+    /// It keeps everything over a restart, as far as it says.
+    durable: bool,
     /// The prefixes for which it serves under the crash-recovery guard, and its base for each of them.
     serves: Mutex<Vec<(KeyPrefix, u64)>>,
 }
@@ -155,7 +159,13 @@ impl Connecting {
 impl Link {
     pub(super) fn to(target: Target) -> Arc<Self> {
         let (state, known, order) = (Mutex::new(State::Idle), Mutex::default(), AtomicU64::new(0));
-        Arc::new(Self { name: target.name(), target: Arc::new(target), state, known, order })
+        let trusted = AtomicBool::new(false);
+        Arc::new(Self { name: target.name(), target: Arc::new(target), state, known, order, trusted })
+    }
+
+    /// From the next connection on, the server is taken at its word when it says that it keeps everything.
+    pub(super) fn trust(&self) {
+        self.trusted.store(true, Ordering::Relaxed);
     }
 
     pub(super) fn name(&self) -> &str {
@@ -263,10 +273,12 @@ impl Link {
                 format!("maxmemory-policy is {policy}, so it may throw locks and counters away; set noeviction");
             return Err(NodeError::refused(Refusal::Configuration, cause));
         }
-        let identity = Argument::Text(server.identity.as_deref().unwrap_or(UNREADABLE));
+        let (identity, durable) = (Argument::Text(server.identity.as_deref().unwrap_or(UNREADABLE)), server.durable);
         let millis = u64::try_from(quarantine.as_millis()).unwrap_or(u64::MAX);
-        let arguments: Vec<Argument<'_>> =
-            [identity, Argument::Number(millis)].into_iter().chain(more.iter().copied()).collect();
+        let arguments: Vec<Argument<'_>> = [identity, Argument::Number(millis), Argument::Number(u64::from(durable))]
+            .into_iter()
+            .chain(more.iter().copied())
+            .collect();
         let keys = [keys::record(prefix)];
         let answer = self.run_on(&mut connection, script, &[&keys], &arguments).await;
         let standing = reply::standing(&answer?)?;
@@ -342,10 +354,10 @@ impl Link {
         state: &mut State,
     ) -> watch::Receiver<Option<Result<Connection, NodeError>>> {
         let (tell, outcome) = watch::channel(None);
-        let target = Arc::clone(&self.target);
+        let (target, trusted) = (Arc::clone(&self.target), self.trusted.load(Ordering::Relaxed));
         let link = Arc::downgrade(self);
         let connect = async move {
-            let greeting = match tokio::time::timeout(CONNECT_LIMIT, greet(&target)).await {
+            let greeting = match tokio::time::timeout(CONNECT_LIMIT, greet(&target, trusted)).await {
                 Ok(greeting) => greeting,
                 Err(_) => Err(NodeError::unreachable(format!("no connection within {CONNECT_LIMIT:?}"))),
             };
@@ -367,7 +379,7 @@ impl Link {
 
     /// Decides whether a server that has answered may be this node.
     fn accept(&self, greeting: Greeting) -> Result<Connection, NodeError> {
-        let Greeting { transport, identity, primary, evicts, time } = greeting;
+        let Greeting { transport, identity, primary, evicts, durable, time } = greeting;
         if primary == Some(false) {
             let cause = "the server calls itself a replica";
             return Err(NodeError::refused(Refusal::Replica, cause));
@@ -378,8 +390,15 @@ impl Link {
                 "the server's identity cannot be read, so a server named twice would not be noticed; allow INFO"
             );
         }
-        let now = Instant::now();
-        let server = Arc::new(Server { identity: identity.clone(), evicts, serves: Mutex::default() });
+        if let Some(Err(why)) = &durable {
+            tracing::warn!(
+                node = self.name,
+                why,
+                "said to be trusted over restarts, and is not: it will be in quarantine"
+            );
+        }
+        let (now, durable) = (Instant::now(), matches!(durable, Some(Ok(()))));
+        let server = Arc::new(Server { identity: identity.clone(), evicts, durable, serves: Mutex::default() });
         *self.known() = Known { identity, time: time.map(|time| (time, now)) };
         Ok(Connection { transport, since: now, server })
     }
@@ -423,11 +442,13 @@ struct Greeting {
     identity: Option<Arc<str>>,
     primary: Option<bool>,
     evicts: Option<String>,
+    /// Whether it keeps everything over a restart, or why not; `None` if nobody has said so.
+    durable: Option<Result<(), String>>,
     time: Option<Duration>,
 }
 
 /// Connects, asks who is there, and teaches the scripts: one round trip after the handshake.
-async fn greet(target: &Target) -> Result<Greeting, NodeError> {
+async fn greet(target: &Target, trusted: bool) -> Result<Greeting, NodeError> {
     let transport = connect(&client(target).await?).await?;
     let ask = |command: Cmd| {
         let mut transport = transport.clone();
@@ -448,8 +469,42 @@ async fn greet(target: &Target) -> Result<Greeting, NodeError> {
     let identity = info.as_deref().and_then(|info| reply::info_field(info, "run_id")).map(Arc::from);
     let primary = info.as_deref().and_then(reply::is_primary);
     let evicts = info.as_deref().and_then(reply::evicts).map(str::to_owned);
+    let durable = match trusted {
+        true => Some(durable(info.as_deref(), &ask(durability()).await)),
+        false => None,
+    };
     let time = time.ok().as_ref().and_then(reply::time);
-    Ok(Greeting { transport, identity, primary, evicts, time })
+    Ok(Greeting { transport, identity, primary, evicts, durable, time })
+}
+
+/// What a server is asked that is said to keep everything.
+fn durability() -> Cmd {
+    let mut config = redis::cmd("CONFIG");
+    config.arg("GET").arg("append*").arg("aof-load-truncated");
+    config
+}
+
+/// Whether everything that a server has answered is there after a restart; or why not.
+fn durable(info: Option<&str>, config: &RedisResult<Value>) -> Result<(), String> {
+    let config = config.as_ref().map_err(|_| "CONFIG GET is not allowed, so it cannot be known".to_owned())?;
+    let words: Vec<String> = match config {
+        Value::Array(words) => words.iter().filter_map(reply::text).collect(),
+        Value::Map(words) => words.iter().flat_map(|(name, value)| [name, value]).filter_map(reply::text).collect(),
+        _ => Vec::new(),
+    };
+    let setting = |name: &str| words.chunks(2).find(|pair| pair[0] == name).and_then(|pair| pair.get(1));
+    for (name, wanted) in [("appendonly", "yes"), ("appendfsync", "always"), ("aof-load-truncated", "no")] {
+        match setting(name) {
+            Some(value) if value == wanted => {}
+            value => return Err(format!("{name} is {}, not {wanted}", value.map_or("unknown", String::as_str))),
+        }
+    }
+    // A replica that was promoted remembers what it was sent, not what was answered.
+    match info.and_then(|info| reply::info_field(info, "second_repl_offset")) {
+        Some("-1") => Ok(()),
+        Some(_) => Err("it was a replica of another server".to_owned()),
+        None => Err("INFO is not allowed, so it cannot be known".to_owned()),
+    }
 }
 
 /// How to connect to the server that is the node at present.

@@ -1,7 +1,7 @@
 -- standing: says whether this node serves under the crash-recovery guard; if not, begins its quarantine.
 --
 -- KEYS   the namespace record
--- ARGV   the server's identity, the quarantine in milliseconds
+-- ARGV   the server's identity, the quarantine in milliseconds, 1 if its memory outlives a restart or 0
 -- Reply  {1 serves or 0 not, milliseconds of quarantine left, base, high, the longest quarantine asked for}
 --
 -- Of the guard, the record holds:
@@ -22,6 +22,13 @@ local function standing()
     redis.call('HSET', record, 'quarantine', quarantine)
   end
   if fields[1] == identity and not fields[2] then return {1, 0, base, high, quarantine} end
+  -- It was enrolled, and whoever asks has looked: it keeps all that it says, so it is the same with another name. Not if it was in
+  -- quarantine before it was restarted: it may have forgotten something then.
+  if fields[1] and ARGV[3] == '1' and (not fields[2] or fields[3] == identity) then
+    redis.call('HSET', record, 'identity', identity)
+    redis.call('HDEL', record, 'noticed', 'noticed_by')
+    return {1, 0, base, high, quarantine}
+  end
   local time = redis.call('TIME')
   local now = time[1] * 1000 + math.floor(time[2] / 1000)
   local noticed = tonumber(fields[2] or nil)
