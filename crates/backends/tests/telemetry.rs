@@ -90,9 +90,11 @@ const SPANS: [(&str, &[&str]); 3] = [
 
 /// Remembers every value of every field of every span, and nothing else.
 #[derive(Clone, Default)]
-struct Spans(Arc<Mutex<Vec<(&'static str, BTreeMap<&'static str, String>)>>>);
+struct Spans(Arc<Mutex<Vec<(&'static str, Values)>>>);
 
-struct Fields<'a>(&'a mut BTreeMap<&'static str, String>);
+type Values = BTreeMap<&'static str, String>;
+
+struct Fields<'a>(&'a mut Values);
 
 impl Visit for Fields<'_> {
     fn record_debug(&mut self, field: &Field, value: &dyn std::fmt::Debug) {
@@ -141,9 +143,8 @@ fn the_documented_spans_say_what_came_of_it() {
         assert!(of_this().all(|fields| fields.contains_key("outcome")), "{name}");
     }
     let with = |name: &str, field: &str, value: &str| {
-        let is = |(span, fields): &&(&str, BTreeMap<&str, String>)| {
-            *span == name && fields.get(field).is_some_and(|seen| seen == value)
-        };
+        let is =
+            |(span, fields): &&(&str, Values)| *span == name && fields.get(field).is_some_and(|seen| seen == value);
         seen.iter().filter(is).count()
     };
     assert_eq!(with(telemetry::ACQUIRE_SPAN, "outcome", "\"granted\""), 8);
