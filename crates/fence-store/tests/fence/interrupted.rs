@@ -3,10 +3,11 @@
 use std::pin::pin;
 use std::time::Duration;
 
-use fence_store::{FenceError, FenceStore, Settled, Upsert};
+use fence_store::{FenceError, FenceStore, Settled};
 use redlock_bench::eventually;
 use sea_query::Query;
 
+use crate::forms::{Place, Target, Told, Writes, forms};
 use crate::support::{
     Bench, DEADLINE, TestDb, account, execute, grant, grant_of, number, on_every_database, polled, pool,
 };
@@ -36,53 +37,25 @@ const POLLS_MAX: usize = 400;
 /// More commits than it takes until some of them have been dropped.
 const ROUNDS_MAX: i64 = 500;
 
-#[derive(Clone, Copy, Debug)]
-enum Operation {
-    Transaction,
-    Update,
-    Insert,
-    Delete,
-    Claim,
-}
-
-async fn operate<DB: TestDb>(store: &FenceStore<DB>, operation: Operation, token: i64) {
-    let grant = grant(token);
-    let write = Query::update().value("balance", token).to_owned();
-    match operation {
-        Operation::Transaction => {
-            let mut transaction = store.begin(&grant).await.unwrap();
-            transaction.run(&write.clone().table("accounts").to_owned()).await.unwrap();
-            transaction.commit().await.unwrap();
-        }
-        Operation::Update => {
-            store.update(&grant, &account(1), &write).await.unwrap();
-        }
-        Operation::Insert => {
-            let row = account(token);
-            store.upsert(&grant, &row, &Upsert::new().value("balance", token)).await.unwrap();
-        }
-        Operation::Delete => {
-            let gone = store.delete(&grant, &account(2)).await;
-            assert!(matches!(gone, Ok(_) | Err(FenceError::NoSuchRow { .. })), "{gone:?}");
-        }
-        Operation::Claim => {
-            store.claim(&grant, &account(1), ["balance"]).await.unwrap();
-        }
-    }
-}
-
-async fn dropped_futures<DB: TestDb>() {
-    let bench = Bench::<DB>::new(2).await;
+#[expect(clippy::future_not_send, reason = "one thread drops them, one after the other")]
+async fn dropped_futures<DB: Writes>() {
+    let bench = crate::every_form::bench::<DB>(2).await;
     let observer = pool::<DB>(&bench.url, 1, None).await;
-    bench.insert_account(1, 0).await;
     bench.sql("CREATE TABLE acknowledged (id BIGINT)").await;
-    let mut token = 100;
+    let mut places = 1..;
     let mut acknowledged = 0;
-    for operation in [Operation::Transaction, Operation::Update, Operation::Insert, Operation::Delete, Operation::Claim]
-    {
+    // Not in the caller's own transaction: that is sqlx's, and dropping the future of its BEGIN leaves it open.
+    let forms = forms::<DB>().map(|(form, _)| form).filter(|form| form.place != Place::Joined);
+    let there = forms.clone().map(|form| (form, true));
+    let absent = forms.filter(|form| form.inserts() && form.finds_a_row()).map(|form| (form, false));
+    for (form, is_there) in there.chain(absent) {
         for polls in 1..POLLS_MAX {
-            token += 1;
-            let done = polled(polls, operate(&bench.store, operation, token)).await.is_some();
+            let target = Target::new(places.next().unwrap());
+            if is_there {
+                target.prepare(&bench, form, 0).await;
+            }
+            let told = polled(polls, form.write(&bench.store, &target.grant(1), &target)).await;
+            assert!(told.as_ref().is_none_or(|told| *told == Told::Applied), "{form:?}: {told:?}");
 
             // Whatever connection comes next from the pool, what it acknowledges is there: it was not written into a
             // transaction that somebody left open.
@@ -90,19 +63,19 @@ async fn dropped_futures<DB: TestDb>() {
                 execute(bench.store.pool(), "INSERT INTO acknowledged VALUES (1)").await.unwrap();
                 acknowledged += 1;
                 let seen = number(&observer, "SELECT COUNT(*) FROM acknowledged").await;
-                assert_eq!(seen, Some(acknowledged), "{operation:?} dropped after {polls} polls");
+                assert_eq!(seen, Some(acknowledged), "{form:?} dropped after {polls} polls");
             }
             let open = || async {
                 match number(&observer, DB::OPEN_TRANSACTIONS).await {
                     None | Some(0) => Ok(()),
-                    Some(open) => Err(format!("{open} open after {operation:?} was dropped after {polls} polls")),
+                    Some(open) => Err(format!("{open} open after {form:?} was dropped after {polls} polls")),
                 }
             };
             eventually(DEADLINE, open).await.unwrap();
-            if done {
+            if told.is_some() {
                 break;
             }
-            assert!(polls + 1 < POLLS_MAX, "{operation:?} does not end");
+            assert!(polls + 1 < POLLS_MAX, "{form:?} does not end");
         }
     }
     // No connection was lost from the pool; they go back in the background.

@@ -9,6 +9,8 @@
 mod clients;
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 mod costs;
+mod every_form;
+mod forms;
 mod guard_cascades;
 mod guard_docs;
 mod guard_install;

@@ -2,11 +2,13 @@
 
 use std::process::{Command, Stdio};
 
-use fence_store::{Dialect, FenceError, FenceStore, Upsert, Verdict};
+use fence_store::{Dialect, FenceError, FenceStore, Upsert};
+use futures_util::future::join_all;
 use sea_query::{Expr, ExprTrait, Query};
 use sqlx::Sqlite;
 use tokio::task::JoinSet;
 
+use crate::forms::{Form, Target, Told, forms};
 use crate::support::{Bench, TestDb, account, execute, grant, number, pool, run};
 
 const TASKS: i64 = 8;
@@ -69,60 +71,47 @@ fn writes_in_a_second_process() {
     }
 }
 
-/// Each round writes in every form, two rows of its own and one that is deleted in the end.
-async fn write_in_every_form(store: FenceStore<Sqlite>, id: i64) {
-    let resource = id.to_string();
-    let grant = |token| crate::support::grant_of(&resource, token);
-    let (one, two, three) = (account(id * 10), account(id * 10 + 1), account(id * 10 + 2));
-    for round in 0..40 {
-        let token = round * 10;
-        let counting = Upsert::new().on_insert("n", 1).on_update("n", Expr::col("n").add(1));
-        store.upsert(&grant(token + 1), &three, &counting).await.unwrap();
-        let upserts = [(one.clone(), counting.clone()), (two.clone(), counting)];
-        assert!(store.upsert_rows(&grant(token + 2), &upserts).await.unwrap().into_iter().all(Verdict::is_applied));
-        let both = [one.clone(), two.clone()];
-        let told = store.update_rows(&grant(token + 3), &both, &count_up()).await.unwrap();
-        assert!(told.into_iter().all(Verdict::is_applied));
-        let claim = store.claim(&grant(token + 4), &one, ["n"]).await.unwrap();
-        claim.update(&count_up()).await.unwrap();
-        store.update_returning(&grant(token + 5), &two, &count_up(), ["n"]).await.unwrap();
-        let holder = fence_store::Lent::new(grant(token + 6), || std::time::Duration::MAX);
-        let work = store.run(&holder, |mut transaction| {
-            let one = one.clone();
-            async move { transaction.update(&one, &count_up()).await }
-        });
-        work.await.unwrap();
-        // Its own transaction takes the write lock when it begins, as the store's do.
-        let mut callers = store.pool().begin_with("BEGIN IMMEDIATE").await.unwrap();
-        let mut joined = store.join(&mut callers, &grant(token + 7)).await.unwrap();
-        joined.update(&two, &count_up()).await.unwrap();
-        drop(joined);
-        callers.commit().await.unwrap();
-        store.delete_rows(&grant(token + 8), std::slice::from_ref(&three)).await.unwrap();
+/// Of each writer, the second process among them.
+const ROUNDS: i64 = 5;
+
+/// What a writer writes, each once.
+fn targets_of(writer: i64) -> Vec<(Form, Target)> {
+    let rounds = (0..ROUNDS).map(move |round| 100 * (writer * ROUNDS + round));
+    rounds.flat_map(|first| forms::<Sqlite>().map(move |(form, number)| (form, Target::new(first + number)))).collect()
+}
+
+#[expect(clippy::future_not_send, reason = "writers take turns on one thread of each process")]
+async fn write_in_every_form(store: &FenceStore<Sqlite>, writer: i64) {
+    for (form, target) in targets_of(writer) {
+        assert_eq!(form.write(store, &target.grant(1), &target).await, Told::Applied, "{form:?}");
     }
 }
 
 #[test]
 fn b63_every_form_of_write_waits_for_a_second_process_sqlite() {
     run(async {
-        let bench = Bench::<Sqlite>::new(4).await;
+        let bench = crate::every_form::bench::<Sqlite>(4).await;
+        let all: Vec<(Form, Target)> = (0..4).flat_map(targets_of).collect();
+        for (form, target) in &all {
+            target.prepare(&bench, *form, 0).await;
+        }
         let mut second = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "sqlite::writes_in_every_form_in_a_second_process"])
             .env(FILE_VARIABLE, &bench.url)
             .stdout(Stdio::null())
             .spawn()
             .unwrap();
-        let mut tasks = JoinSet::new();
-        for id in 1..=3 {
-            tasks.spawn(write_in_every_form(bench.store.clone(), id));
-        }
-        tasks.join_all().await;
+        join_all((1..4).map(|writer| write_in_every_form(&bench.store, writer))).await;
         let ended = tokio::task::spawn_blocking(move || second.wait()).await.unwrap().unwrap();
         assert!(ended.success(), "the second process");
-        // Four counts in each of 40 rounds, on two rows of each of four writers, and no third row.
-        assert_eq!(bench.number("SELECT COUNT(*) FROM accounts WHERE n = 160").await, Some(8));
-        assert_eq!(bench.number("SELECT COUNT(*) FROM accounts").await, Some(8));
-        assert_eq!(bench.number("SELECT COUNT(*) FROM fence_ledger WHERE token = 398").await, Some(4));
+        for (form, target) in &all {
+            let is_written = match form {
+                _ if form.deletes() => target.none(&bench, *form).await,
+                _ if form.counts() => target.all(&bench, *form, "n = 1 AND balance = 1").await,
+                _ => target.ledger(&bench).await == Some(1),
+            };
+            assert!(is_written, "{form:?}: {target:?}");
+        }
     });
 }
 
@@ -130,7 +119,7 @@ fn b63_every_form_of_write_waits_for_a_second_process_sqlite() {
 #[test]
 fn writes_in_every_form_in_a_second_process() {
     if let Ok(url) = std::env::var(FILE_VARIABLE) {
-        run(async move { write_in_every_form(FenceStore::new(pool::<Sqlite>(&url, 1, None).await), 0).await });
+        run(async move { write_in_every_form(&FenceStore::new(pool::<Sqlite>(&url, 1, None).await), 0).await });
     }
 }
 

@@ -82,7 +82,7 @@ async fn tokens_are_stored_exactly<DB: TestDb>() {
 }
 
 /// Columns that cannot hold tokens, as people write them by hand.
-fn unfit_columns(flavor: Flavor) -> &'static [&'static str] {
+pub(crate) fn unfit_columns(flavor: Flavor) -> &'static [&'static str] {
     match flavor {
         Flavor::Postgres => &["INT", "NUMERIC", "NUMERIC(20)", "TEXT", "VARCHAR(30)", "DOUBLE PRECISION"],
         Flavor::MySql => &["INT", "INT UNSIGNED", "BIGINT UNSIGNED", "DECIMAL(20)", "VARCHAR(30)", "DOUBLE"],
