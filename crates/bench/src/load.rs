@@ -87,6 +87,9 @@ pub enum LoadError {
     /// The library did not take the settings.
     #[error("our client does not accept its settings")]
     Settings(#[from] redlock_core::SettingsError),
+    /// A lock that somebody is to wait for could not be had.
+    #[error("the lock that others are to wait for is not granted")]
+    Holder(#[source] redlock_core::AcquireError),
     /// The servers could not be enrolled.
     #[error("the nodes of our client cannot be enrolled")]
     Enroll(#[from] redlock_core::EnrollError),

@@ -74,7 +74,7 @@ pub const AHEAD: [(&str, &str); 9] = [
 pub const DATABASES: [(&str, &str); 3] = [("postgres", "Postgres"), ("mariadb", "MariaDB"), ("sqlite", "SQLite")];
 
 /// The rows of the table that are not about peers or databases: row, what, figure, bound.
-const ROWS: [(&str, &str, &str, Bound); 31] = {
+const ROWS: [(&str, &str, &str, Bound); 33] = {
     use Bound::{AtLeast, AtMost};
     const ALONE: &str = "acquire + release alone, with token, 5 nodes, p50, against a raw fan-out of the same scripts";
     const PLAIN: &str = "the same against a raw fan-out of plain SET NX PX and compare-and-delete, without token";
@@ -85,6 +85,7 @@ const ROWS: [(&str, &str, &str, Bound); 31] = {
     const SINGLE: &str = "quorum of 5 against a single instance, p50, network round trip of 0.5 ms";
     const ONE: &str = "32 tasks of one process, one resource, 1 ms hold";
     const EIGHT: &str = "8 processes × 4 tasks, one resource, 1 ms hold";
+    const IDLE: &str = "20 clients wait for a lock that is held for 10 s";
     const HANDOVER: &str = "hand-over between processes: release sent → next holder has its grant, p50";
     [
         (ALONE, "times as long", "alone/redlock-5/p50÷scripts-5", AtMost(1.02)),
@@ -115,6 +116,8 @@ const ROWS: [(&str, &str, &str, Bound); 31] = {
         (EIGHT, "flat: commands per grant of 128 waiters ÷ of 8", "waiters/redlock/commands-128÷8", AtMost(1.25)),
         (EIGHT, "flat: time per grant of 128 waiters ÷ of 8", "waiters/redlock/time-128÷8", AtMost(1.25)),
         (EIGHT, "commands per grant of 128 waiters", "waiters/redlock-128/commands", AtMost(20.0)),
+        (IDLE, "processor time of all of them, as a part of one core", "waiters/idle/cpu", AtMost(0.05)),
+        (IDLE, "calls per second", "waiters/idle/calls", AtMost(200.0)),
         (HANDOVER, "on this machine, again and again", "processes/redlock/handover-p50-rtt", AtMost(3.0)),
         (HANDOVER, "on this machine, as a herd", "processes-herd/redlock/handover-p50-rtt", AtMost(3.0)),
         (HANDOVER, "network round trip of 5 ms", "processes-5ms/redlock/handover-p50-rtt", AtMost(3.0)),

@@ -1,7 +1,14 @@
 //! From 8 to 128 waiters, spread over 8 processes: does a grant cost more when more are waiting?
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+
+use crate::RedisServer;
+
+use super::super::contestant::ours;
 use super::super::figures::as_f64;
 use super::super::findings::{Figure, Findings, Table, Unit, shown};
 use super::super::interleave::order;
@@ -21,6 +28,56 @@ const WAITERS: [usize; 5] = [8, 16, 32, 64, 128];
 
 /// How many grants all of them together get in a block, for each grant that the plan gives to one of 32.
 const GRANTS: usize = 32;
+
+/// How many clients wait for a lock that nobody gives back, each with connections of its own…
+const IDLE: u8 = 20;
+
+/// …and for how long they are watched.
+const HELD: Duration = Duration::from_secs(10);
+
+/// What it costs to wait.
+struct Idle {
+    cpu: Figure,
+    calls: Figure,
+}
+
+/// Watches clients that wait for a lock that is held all the time. Nothing else goes on in this process.
+async fn idle(urls: &[String], servers: &[RedisServer]) -> Result<Idle, LoadError> {
+    let resource = "load/waiters/idle";
+    let holder = ours(urls).await?;
+    let held = holder.request(resource).ttl(6 * HELD).try_acquire().await.map_err(LoadError::Holder)?;
+    let mut waiters = JoinSet::new();
+    for _ in 0..IDLE {
+        let client = ours(urls).await?;
+        waiters.spawn(async move { client.request(resource).wait(6 * HELD).acquire().await });
+    }
+    // Until all of them stand in line.
+    tokio::time::sleep(HELD / 5).await;
+    let (began, before, spent) = (Instant::now(), calls(servers).await?, processor_time());
+    tokio::time::sleep(HELD).await;
+    let (seconds, spent) = (began.elapsed().as_secs_f64(), processor_time().saturating_sub(spent));
+    let calls = calls(servers).await? - before;
+    waiters.shutdown().await;
+    held.release().await;
+    Ok(Idle {
+        cpu: Figure::plain(spent.as_secs_f64() / seconds, Unit::Share),
+        calls: Figure::plain(calls / seconds, Unit::Count),
+    })
+}
+
+/// The processor time that this process has used so far.
+fn processor_time() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or(0))
+}
+
+async fn calls(servers: &[RedisServer]) -> Result<f64, LoadError> {
+    let mut calls = 0;
+    for server in servers {
+        calls += server.probe().command_calls("evalsha").await?;
+    }
+    Ok(as_f64(usize::try_from(calls).unwrap_or(usize::MAX)))
+}
 
 pub(super) async fn run(
     plan: &Plan,
@@ -82,6 +139,11 @@ pub(super) async fn run(
             value(WAITERS[4]).zip(value(WAITERS[0])).map(|(most, least)| Figure::plain(most / least, Unit::Ratio));
         findings.put(format!("{NAME}/redlock/{what}-128÷8"), ratio);
     }
+    let idle = idle(&urls, servers).await?;
+    let cpu = shown(Some(&idle.cpu));
+    let calls = shown(Some(&idle.calls));
+    findings.put(format!("{NAME}/idle/cpu"), Some(idle.cpu));
+    findings.put(format!("{NAME}/idle/calls"), Some(idle.calls));
     let mut section = section(
         NAME,
         "From 8 to 128 waiters",
@@ -90,6 +152,11 @@ pub(super) async fn run(
     );
     let head = ["", "µs per grant", "hand-over p50 µs", "commands per grant", "longest ÷ mean wait", "not in time"];
     section.tables.push(Table { head: head.map(str::to_owned).into(), rows });
+    section.notes.push(format!(
+        "While a lock is held for {} s, {IDLE} clients of our own that wait for it take {cpu} of one core together, and make \
+         {calls} calls per second to all five servers.",
+        HELD.as_secs()
+    ));
     let lines = |what: &str, title: &str, axis: &str, unit| {
         let series = crowds.iter().map(|crowd| {
             let value = |waiters: usize| findings.value(&format!("{NAME}/{}-{waiters}/{what}", crowd.name()));
