@@ -68,6 +68,7 @@
 //!        ▼
 //!      Guard            guard           token, validity; extend, release, drop
 //!        │              watchdog        keeps it extended, announces its loss
+//!        │              recovery        takes nodes back that have lost their memory
 //!        ▼
 //!   with_lock, Election                 work, leader
 //! ```
