@@ -19,6 +19,7 @@ mod wire;
 
 use self::calls::Calls;
 use self::commands::{Command, Commands, Kept};
+pub use self::keys::KeyNames;
 use self::link::Link;
 use self::scripts::{Argument, ENROLL, EXTEND, LEAVE_LINE, RELEASE, STANDING, Script};
 #[cfg(feature = "tls")]

@@ -14,6 +14,33 @@
 
 use redlock_core::{KeyPrefix, Ownership, Resource};
 
+/// What the keys of one resource are called, for tools that look at a server themselves.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+#[non_exhaustive]
+pub struct KeyNames {
+    /// The lock: the owner, a plain string.
+    pub lock: String,
+    /// The fence counter.
+    pub counter: String,
+    /// Who waits for the lock: a list, first come first.
+    pub line: String,
+    /// The marks of the node, the same for all resources under a prefix.
+    pub record: String,
+}
+
+impl KeyNames {
+    /// The names under a prefix.
+    #[must_use]
+    pub fn of(prefix: &KeyPrefix, resource: &Resource) -> Self {
+        Self {
+            lock: lock(prefix, resource),
+            counter: counter(prefix, resource),
+            line: line(prefix, resource),
+            record: record(prefix),
+        }
+    }
+}
+
 /// The lock keys, the counter keys in the same order, the namespace record, the line keys in the same order.
 pub(super) fn all(ownership: &Ownership) -> Vec<String> {
     let (prefix, resources) = (ownership.prefix(), ownership.resources());
@@ -126,6 +153,15 @@ mod tests {
     fn a_plain_name_is_its_own_tag() {
         assert_eq!(counter_of("a"), "lock:~fence:{lock:a}");
         assert_eq!(counter_of("a{b}c"), "lock:~fence:{b}:lock:a{b}c");
+    }
+
+    #[test]
+    fn tools_are_told_the_names_that_scripts_are_given() {
+        let (prefix, resource) = (KeyPrefix::default(), Resource::new("a").unwrap());
+        let names = KeyNames::of(&prefix, &resource);
+        let owner = redlock_core::Owner::from_random_bytes([7; 16]);
+        let given = all(&Ownership::new(prefix, resource.into(), owner));
+        assert_eq!(given, [names.lock, names.counter, names.record, names.line]);
     }
 
     #[test]

@@ -1,0 +1,225 @@
+//! The program: started, waited for, buried, with its guardian.
+
+use super::group::Group;
+use super::shim::{self, Orders};
+use super::{guardian, terminal};
+use crate::exit::{Exit, Failure};
+use redlock_core::Moment;
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
+use std::ffi::OsString;
+use std::io::{self, PipeReader, PipeWriter, Read as _, Write as _};
+use std::os::fd::AsRawFd as _;
+use std::os::unix::process::CommandExt as _;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+use tokio::signal::unix::{Signal as SignalStream, SignalKind, signal};
+
+/// How long the guardian may take to end once it is told to.
+const GUARDIAN_PATIENCE: Duration = Duration::from_secs(1);
+
+/// How a program ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Ended {
+    /// By itself, with this code.
+    Code(u8),
+    /// By this signal.
+    Signal(i32),
+}
+
+/// A running program.
+pub(super) struct Child {
+    program: String,
+    process: std::process::Child,
+    pid: Pid,
+    /// Where the shim says why the program could not be started.
+    status: (PipeReader, PipeWriter),
+    guardian: Guardian,
+    children: SignalStream,
+    has_terminal: bool,
+}
+
+struct Guardian {
+    process: std::process::Child,
+    pipe: PipeWriter,
+    told: Option<Moment>,
+    gone: bool,
+}
+
+impl Child {
+    /// Starts a program in a process group of its own.
+    ///
+    /// That it was started does not mean that there is such a program; see [`Child::bury`].
+    pub(super) fn start(
+        command: &[OsString],
+        environment: &[(&str, String)],
+        valid_until: Moment,
+    ) -> Result<Self, Failure> {
+        let (program, _) = command.split_first().expect("the options ask for a command");
+        let program = program.to_string_lossy().into_owned();
+        let failed =
+            |error: io::Error| Failure::caused(Exit::CannotStart, &format!("{program} cannot be started"), &error);
+        let children = signal(SignalKind::child()).map_err(failed)?;
+        let ourselves = std::env::current_exe().map_err(failed)?;
+        let mut guardian = Guardian::start(&ourselves).map_err(failed)?;
+        // Before there is anything to watch: we may be frozen as soon as there is.
+        guardian.tell(valid_until);
+
+        let status = io::pipe().map_err(failed)?;
+        let has_terminal = terminal::is_ours();
+        let orders = Orders {
+            parent: std::process::id(),
+            status: status.1.as_raw_fd(),
+            guardian: guardian.pipe.as_raw_fd(),
+            takes_terminal: has_terminal,
+        };
+        // From this thread, which is the program's first and last: the kernel kills the child when the *thread* that started
+        // it ends.
+        let spawned = Command::new(&ourselves)
+            .arg(shim::MODE)
+            .args(orders.to_arguments())
+            .args(command)
+            .envs(environment.iter().map(|(name, value)| (name, value)))
+            .process_group(0)
+            .spawn();
+        match spawned {
+            Ok(process) => {
+                let pid = Pid::from_child(&process);
+                Ok(Self { program, process, pid, status, guardian, children, has_terminal })
+            }
+            Err(error) => {
+                guardian.end();
+                // Nothing to watch for, so it ends at once.
+                let _ = guardian.process.wait();
+                Err(failed(error))
+            }
+        }
+    }
+
+    pub(super) fn group(&self) -> Group {
+        Group::led_by(self.pid)
+    }
+
+    /// Resolves when the program has ended. It is not reaped: its number, which is its group's, stays taken.
+    ///
+    /// # Cancel safety
+    /// Dropping the future loses nothing.
+    pub(super) async fn ended(&mut self) -> Ended {
+        loop {
+            if let Some(ended) = self.has_ended() {
+                return ended;
+            }
+            self.follow_stops();
+            self.children.recv().await;
+        }
+    }
+
+    fn has_ended(&self) -> Option<Ended> {
+        let look = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT | WaitIdOptions::NOHANG;
+        let status = waitid(WaitId::Pid(self.pid), look).ok().flatten()?;
+        match (status.exit_status(), status.terminating_signal()) {
+            (Some(code), _) => Some(Ended::Code(u8::try_from(code & 0xff).unwrap_or(u8::MAX))),
+            (None, Some(signal)) => Some(Ended::Signal(signal)),
+            (None, None) => None,
+        }
+    }
+
+    /// At a terminal, a program that is stopped (Ctrl-Z) stops the command as well, so that the shell has its prompt. The lock
+    /// runs out meanwhile, and the guardian sees to that.
+    fn follow_stops(&self) {
+        let look = WaitIdOptions::STOPPED | WaitIdOptions::NOHANG;
+        if !self.has_terminal || !matches!(waitid(WaitId::Pid(self.pid), look), Ok(Some(_))) {
+            return;
+        }
+        terminal::take_back();
+        let _ = kill_process(rustix::process::getpid(), Signal::STOP);
+        // Somebody has let us go on: `fg` with the terminal, `bg` without.
+        if terminal::is_ours() {
+            let _ = terminal::take(self.process.id());
+        }
+        self.group().signal(Signal::CONT);
+    }
+
+    /// Tells the guardian until when the lock is valid. `false` once, when it is found to be gone.
+    pub(super) fn tell_guardian(&mut self, valid_until: Moment) -> bool {
+        self.guardian.tell(valid_until)
+    }
+
+    /// Takes leave of a program that has ended, and of its guardian. `Some` if there never was a program.
+    pub(super) async fn bury(mut self) -> Option<Failure> {
+        self.guardian.end();
+        if self.has_terminal {
+            terminal::take_back();
+        }
+        // It has ended, so this does not wait.
+        let _ = self.process.wait();
+        self.guardian.bury(&mut self.children).await;
+        let (mut reader, writer) = self.status;
+        drop(writer);
+        let mut reason = String::new();
+        // Nobody else has the other end, so this does not wait either.
+        let _ = reader.read_to_string(&mut reason);
+        (!reason.is_empty()).then(|| {
+            let (code, said) = reason.split_once(' ').unwrap_or(("", &reason));
+            let error = match code.parse() {
+                Ok(code) if code != 0 => io::Error::from_raw_os_error(code),
+                _ => io::Error::other(said.to_owned()),
+            };
+            Failure::caused(Exit::CannotStart, &format!("{} cannot be started", self.program), &error)
+        })
+    }
+}
+
+impl Guardian {
+    fn start(ourselves: &std::path::Path) -> io::Result<Self> {
+        let (reader, pipe) = io::pipe()?;
+        // A guardian that does not read must not stop us.
+        rustix::io::ioctl_fionbio(&pipe, true)?;
+        let process = Command::new(ourselves)
+            .arg(guardian::MODE)
+            .env_clear()
+            .current_dir("/")
+            .stdin(reader)
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .process_group(0)
+            .spawn()?;
+        Ok(Self { process, pipe, told: None, gone: false })
+    }
+
+    fn tell(&mut self, valid_until: Moment) -> bool {
+        if self.gone || self.told == Some(valid_until) {
+            return true;
+        }
+        match self.pipe.write_all(guardian::until(valid_until).as_bytes()) {
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {
+                self.gone = true;
+                false
+            }
+            _ => {
+                self.told = Some(valid_until);
+                true
+            }
+        }
+    }
+
+    fn end(&mut self) {
+        // Err: it is gone already.
+        let _ = self.pipe.write_all(guardian::END.as_bytes());
+    }
+
+    /// Closes the pipe, which ends it, and reaps it.
+    async fn bury(self, children: &mut SignalStream) {
+        let Self { mut process, pipe, .. } = self;
+        drop(pipe);
+        let reaped = async {
+            while matches!(process.try_wait(), Ok(None)) {
+                children.recv().await;
+            }
+        };
+        if tokio::time::timeout(GUARDIAN_PATIENCE, reaped).await.is_err() {
+            // Frozen by somebody. It has been told that all is over.
+            let _ = process.kill();
+            let _ = process.wait();
+        }
+    }
+}

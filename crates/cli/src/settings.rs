@@ -1,0 +1,325 @@
+//! Where the nodes are and under which terms to lock: options, environment and a file put together, and checked.
+//!
+//! What is typed comes before the environment, and that before the file. Passwords are accepted from the environment and the
+//! file alone, and no error shows a URL.
+
+use crate::exit::{Exit, Failure, with_causes};
+use crate::options::{Common, duration};
+use serde::Deserialize;
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use url::Url;
+
+/// The lock's life unless said otherwise.
+const TTL: Duration = Duration::from_secs(10);
+
+/// How long to wait for a lock unless said otherwise.
+const WAIT: Duration = Duration::from_secs(10);
+
+/// What the commands work with.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// The nodes' URLs, secrets and all.
+    pub nodes: Vec<SecretUrl>,
+    /// What stands before every key.
+    pub prefix: String,
+    /// The lock's life.
+    pub ttl: Duration,
+    /// The longest wait.
+    pub wait: Duration,
+    /// Each node's deadline, if it is not the library's choice.
+    pub node_timeout: Option<Duration>,
+    /// Whether an even number of nodes is accepted.
+    pub allow_even_nodes: bool,
+    /// The database that the doctor looks at.
+    pub database: Option<DatabaseSettings>,
+    /// The file that was read.
+    pub file: Option<PathBuf>,
+}
+
+/// A URL that may hold a password. Shows itself to nobody.
+#[derive(Clone, PartialEq, Eq, Deserialize)]
+#[serde(transparent)]
+pub struct SecretUrl(String);
+
+impl fmt::Debug for SecretUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("SecretUrl(…)")
+    }
+}
+
+impl SecretUrl {
+    /// The whole URL, with its password. A secret.
+    #[must_use]
+    pub fn expose(&self) -> &str {
+        &self.0
+    }
+
+    /// Whether it holds a password.
+    #[must_use]
+    pub fn has_password(&self) -> bool {
+        Url::parse(&self.0).is_ok_and(|url| has_password(&url))
+    }
+}
+
+/// A database with fenced tables.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DatabaseSettings {
+    /// Its URL, secrets and all.
+    pub url: SecretUrl,
+    /// The ledger's table.
+    #[serde(default)]
+    pub ledger: Option<String>,
+    /// The tables that are fenced.
+    #[serde(default)]
+    pub tables: Vec<TableSettings>,
+}
+
+/// A fenced table.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TableSettings {
+    /// `table` or `schema.table`.
+    pub name: String,
+    /// The fence column.
+    #[serde(default = "fence_token")]
+    pub column: String,
+    /// Whether a guard is to be up.
+    #[serde(default)]
+    pub guard: bool,
+    /// Whether the guard lets a token write a row again.
+    #[serde(default)]
+    pub may_rewrite: bool,
+}
+
+fn fence_token() -> String {
+    "fence_token".into()
+}
+
+/// The file, as it is written.
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Written {
+    #[serde(default)]
+    nodes: Vec<String>,
+    prefix: Option<String>,
+    ttl: Option<String>,
+    wait: Option<String>,
+    node_timeout: Option<String>,
+    #[serde(default)]
+    allow_even_nodes: bool,
+    database: Option<DatabaseSettings>,
+}
+
+impl Settings {
+    /// Puts options, environment and file together.
+    ///
+    /// # Errors
+    /// A [`Failure`] that names what to change and where, without showing a URL.
+    pub fn gather(common: &Common) -> Result<Self, Failure> {
+        Self::gather_from(common, |name| std::env::var(name).ok().filter(|value| !value.trim().is_empty()))
+    }
+
+    fn gather_from(common: &Common, environment: impl Fn(&str) -> Option<String>) -> Result<Self, Failure> {
+        let file = common.config.clone().or_else(|| environment("REDLOCK_CONFIG").map(PathBuf::from));
+        let written = match &file {
+            Some(file) => read(file)?,
+            None => Written::default(),
+        };
+        let (urls, whence) = match (&common.nodes, environment("REDLOCK_NODES")) {
+            (Some(typed), _) => (split(typed), Whence::Argument),
+            (None, Some(set)) => (split(&set), Whence::Environment),
+            (None, None) => (written.nodes, Whence::File),
+        };
+        if urls.is_empty() {
+            return Err(misconfigured(
+                "no node is named: give --nodes, REDLOCK_NODES, or a file with --config or REDLOCK_CONFIG",
+            ));
+        }
+        let (user, password) = (environment("REDLOCK_USERNAME"), environment("REDLOCK_PASSWORD"));
+        let nodes = urls
+            .iter()
+            .enumerate()
+            .map(|(position, url)| node_url(url, position, whence, user.as_deref(), password.as_deref()))
+            .collect::<Result<_, _>>()?;
+        let time = |name: &str, written: Option<&str>| match written {
+            Some(text) => duration(text).map(Some).map_err(|error| misconfigured(format!("{name}: {error}"))),
+            None => Ok(None),
+        };
+        let ttl = environment("REDLOCK_TTL");
+        Ok(Self {
+            nodes,
+            prefix: common
+                .prefix
+                .clone()
+                .or_else(|| environment("REDLOCK_PREFIX"))
+                .or(written.prefix)
+                .unwrap_or_else(|| redlock_core::KeyPrefix::default().as_str().to_owned()),
+            ttl: match time("REDLOCK_TTL", ttl.as_deref())? {
+                Some(ttl) => ttl,
+                None => time("ttl", written.ttl.as_deref())?.unwrap_or(TTL),
+            },
+            wait: time("wait", written.wait.as_deref())?.unwrap_or(WAIT),
+            node_timeout: match common.node_timeout {
+                Some(typed) => Some(typed),
+                None => time("node_timeout", written.node_timeout.as_deref())?,
+            },
+            allow_even_nodes: common.allow_even_nodes || written.allow_even_nodes,
+            database: written.database,
+            file,
+        })
+    }
+}
+
+/// Where the nodes were named.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Whence {
+    Argument,
+    Environment,
+    File,
+}
+
+fn split(list: &str) -> Vec<String> {
+    list.split([',', ' ', '\n', '\t']).filter(|part| !part.is_empty()).map(str::to_owned).collect()
+}
+
+fn node_url(
+    text: &str,
+    position: usize,
+    whence: Whence,
+    user: Option<&str>,
+    password: Option<&str>,
+) -> Result<SecretUrl, Failure> {
+    let which = format!(
+        "node {} of {}",
+        position + 1,
+        match whence {
+            Whence::Argument => "--nodes",
+            Whence::Environment => "REDLOCK_NODES",
+            Whence::File => "the configuration file",
+        }
+    );
+    let whole = if text.contains("://") { text.to_owned() } else { format!("redis://{text}") };
+    let malformed = || {
+        misconfigured(format!(
+            "{which} is no Redis URL; write redis://HOST[:PORT][/DATABASE], rediss:// for TLS, or unix:///PATH"
+        ))
+    };
+    let mut url = Url::parse(&whole).map_err(|_| malformed())?;
+    if whence == Whence::Argument && has_password(&url) {
+        return Err(Failure::new(
+            Exit::Usage,
+            format!(
+                "{which} has a password, which everybody on this machine can read: put the URL into REDLOCK_NODES or the \
+                 configuration file, or the password alone into REDLOCK_PASSWORD"
+            ),
+        ));
+    }
+    if let Some(password) = password.filter(|_| !has_password(&url)) {
+        if url.scheme().starts_with("unix") || url.scheme() == "redis+unix" {
+            url.query_pairs_mut().append_pair("pass", password);
+            if let Some(user) = user {
+                url.query_pairs_mut().append_pair("user", user);
+            }
+        } else {
+            if let Some(user) = user.filter(|_| url.username().is_empty()) {
+                url.set_username(user).map_err(|()| malformed())?;
+            }
+            url.set_password(Some(password)).map_err(|()| malformed())?;
+        }
+    }
+    Ok(SecretUrl(url.into()))
+}
+
+fn has_password(url: &Url) -> bool {
+    url.password().is_some() || url.query_pairs().any(|(name, _)| name == "pass")
+}
+
+fn read(file: &Path) -> Result<Written, Failure> {
+    let text = std::fs::read_to_string(file)
+        .map_err(|error| misconfigured(format!("{} cannot be read: {}", file.display(), with_causes(&error))))?;
+    // The parser's own message shows the line, which may be the one with a password.
+    toml::from_str(&text).map_err(|error| {
+        let line = error.span().map(|span| text[..span.start].lines().count().max(1));
+        let at = line.map(|line| format!(", line {line}")).unwrap_or_default();
+        misconfigured(format!("{}{at}: {}", file.display(), error.message().lines().next().unwrap_or_default()))
+    })
+}
+
+fn misconfigured(message: impl Into<String>) -> Failure {
+    Failure::new(Exit::Misconfigured, message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn gather(nodes: Option<&str>, environment: &[(&str, &str)]) -> Result<Settings, Failure> {
+        let common = Common { nodes: nodes.map(str::to_owned), ..Common::default() };
+        let value = |name: &str| environment.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned());
+        Settings::gather_from(&common, value)
+    }
+
+    fn urls(settings: &Settings) -> Vec<&str> {
+        settings.nodes.iter().map(SecretUrl::expose).collect()
+    }
+
+    #[test]
+    fn what_is_typed_comes_before_the_environment() {
+        let settings = gather(Some("a:1,b"), &[("REDLOCK_NODES", "redis://c"), ("REDLOCK_TTL", "3s")]).unwrap();
+        assert_eq!(urls(&settings), ["redis://a:1", "redis://b"]);
+        assert_eq!(settings.ttl, Duration::from_secs(3));
+        let settings = gather(None, &[("REDLOCK_NODES", "redis://c, redis://d\nunix:///s")]).unwrap();
+        assert_eq!(urls(&settings), ["redis://c", "redis://d", "unix:///s"]);
+    }
+
+    #[test]
+    fn a_password_is_no_argument_and_is_shown_nowhere() {
+        for typed in ["redis://:hunter2@a", "unix:///s?pass=hunter2"] {
+            let failure = gather(Some(typed), &[]).err().unwrap();
+            assert_eq!(failure.exit, Exit::Usage);
+            assert!(!failure.message.contains("hunter2"), "{}", failure.message);
+        }
+        for strange in ["redis://:hunter2@a b:x", "http//:hunter2"] {
+            let shown = gather(None, &[("REDLOCK_NODES", strange)]).map_err(|failure| failure.message).err();
+            assert!(!shown.unwrap_or_default().contains("hunter2"));
+        }
+    }
+
+    #[test]
+    fn a_password_of_its_own_is_for_nodes_without_one() {
+        let secret = [("REDLOCK_PASSWORD", "p@ss"), ("REDLOCK_USERNAME", "locker")];
+        assert_eq!(urls(&gather(Some("a"), &secret).unwrap()), ["redis://locker:p%40ss@a"]);
+        let own = [("REDLOCK_NODES", "redis://x:own@a"), secret[0], secret[1]];
+        assert_eq!(urls(&gather(None, &own).unwrap()), ["redis://x:own@a"]);
+    }
+
+    #[test]
+    fn a_file_that_is_none_is_told_by_its_line_and_not_its_text() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), "prefix = \"x:\"\nnodes = [\"redis://:hunter2@a\", 7]\n").unwrap();
+        let common = Common { config: Some(file.path().to_owned()), ..Common::default() };
+        let failure = Settings::gather_from(&common, |_| None).err().unwrap();
+        assert_eq!(failure.exit, Exit::Misconfigured);
+        assert!(failure.message.contains("line 2"), "{}", failure.message);
+        assert!(!failure.message.contains("hunter2"), "{}", failure.message);
+    }
+
+    #[test]
+    fn a_file_says_all_that_can_be_set() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let text = "nodes = [\"redis://:hunter2@a\"]\nprefix = \"x:\"\nttl = \"4s\"\nwait = \"1s\"\n\
+                    node_timeout = \"20ms\"\nallow_even_nodes = true\n[database]\nurl = \"sqlite::memory:\"\n\
+                    [[database.tables]]\nname = \"orders\"\nguard = true\n";
+        std::fs::write(file.path(), text).unwrap();
+        let common = Common { config: Some(file.path().to_owned()), ..Common::default() };
+        let settings = Settings::gather_from(&common, |_| None).unwrap();
+        assert_eq!(settings.prefix, "x:");
+        assert_eq!((settings.ttl, settings.wait), (Duration::from_secs(4), Duration::from_secs(1)));
+        assert_eq!(settings.node_timeout, Some(Duration::from_millis(20)));
+        assert!(settings.allow_even_nodes && settings.nodes[0].has_password());
+        assert_eq!(settings.database.unwrap().tables[0].column, "fence_token");
+    }
+}
