@@ -18,7 +18,7 @@ def script(*parts):
     return "".join((SCRIPTS / f"{part}.lua").read_text() for part in parts)
 
 
-ACQUIRE, RAISE = script("record", "held", "acquire"), script("record", "raise")
+ACQUIRE, RAISE = script("unguarded", "record", "held", "acquire"), script("unguarded", "record", "raise")
 RELEASE = script("line", "release")
 
 

@@ -18,5 +18,6 @@ pages! {
     custom_nodes "../../../docs/custom-nodes.md"
     choosing "../../../docs/choosing.md"
     holding "../../../docs/holding.md"
+    operating "../../../docs/operating.md"
     fencing "../../../docs/fencing.md"
 }
