@@ -2,7 +2,8 @@
 //!
 //! * [`RedisNode`]: a Redis primary, version 6.2 or later, or Valkey (feature `redis`, on by default).
 //! * [`EtcdNode`]: an etcd cluster, by leases and transactions (feature `etcd`).
-//! * [`PostgresNode`]: a Postgres server, one row per resource (feature `postgres`).
+//! * [`PostgresNode`], [`MySqlNode`], [`SqliteNode`]: a Postgres, MySQL or MariaDB server, or an SQLite file; one row per
+//!   resource (features `postgres`, `mysql`, `sqlite`).
 //! * [`MemoryNode`]: the reference implementation, with a clock that can be set, skewed and stopped.
 //! * [`Faulty`]: wraps any node and injects delay, loss and errors.
 //!
@@ -35,8 +36,14 @@ pub mod memory;
 pub mod faulty;
 #[cfg(feature = "redis")]
 pub mod redis;
+#[cfg(any(feature = "mysql", feature = "postgres", feature = "sqlite"))]
+mod sql;
 #[cfg(feature = "postgres")]
 pub mod postgres;
+#[cfg(feature = "mysql")]
+pub mod mysql;
+#[cfg(feature = "sqlite")]
+pub mod sqlite;
 #[cfg(feature = "etcd")]
 pub mod etcd;
 
@@ -44,7 +51,11 @@ pub mod etcd;
 pub use etcd::EtcdNode;
 pub use faulty::Faulty;
 pub use memory::MemoryNode;
+#[cfg(feature = "mysql")]
+pub use mysql::MySqlNode;
 #[cfg(feature = "postgres")]
 pub use postgres::PostgresNode;
 #[cfg(feature = "redis")]
 pub use redis::RedisNode;
+#[cfg(feature = "sqlite")]
+pub use sqlite::SqliteNode;

@@ -4,10 +4,11 @@
 //! promise no order, and a release that may have come too early is repeated by the client. What the server commits it
 //! remembers over a restart, as far as its settings say so (`synchronous_commit`, `fsync`).
 
+use crate::sql::{self, CALL_LIMIT, counter, held_by, resource_at, signed};
 use async_trait::async_trait;
 use redlock_core::{
-    Acquisition, Extension, Fingerprint, Health, HeldBy, Holder, Inspection, KeyPrefix, LockNode, NodeError, Ownership,
-    Raising, Refusal, Releasing, Remaining, Resource, Resources, Ttl,
+    Acquisition, Extension, Health, Inspection, KeyPrefix, LockNode, NodeError, Ownership, Raising, Refusal, Releasing,
+    Resource, Resources, Ttl,
 };
 use sqlx::postgres::{PgConnectOptions, PgPool, PgPoolOptions};
 use std::fmt;
@@ -19,9 +20,6 @@ const SCHEMA: &str = include_str!("postgres/schema.sql");
 
 /// Connections at most. A call takes one for a round trip.
 const CONNECTIONS_MAX: u32 = 8;
-
-/// The longest that a call may take: a free connection and a reconnect included, and the wait for the disk.
-const CALL_LIMIT: Duration = Duration::from_secs(5);
 
 /// A Postgres primary.
 ///
@@ -87,10 +85,7 @@ impl PostgresNode {
 
 /// Runs a statement within the limit, and says what an error means.
 async fn limited<T>(statement: impl Future<Output = Result<T, sqlx::Error>>) -> Result<T, NodeError> {
-    match tokio::time::timeout(CALL_LIMIT, statement).await {
-        Ok(answer) => answer.map_err(classify),
-        Err(_) => Err(NodeError::Timeout { after: CALL_LIMIT }),
-    }
+    sql::limited(statement, classify).await
 }
 
 /// Sorts an error by what can be done about it (appendix A of the Postgres manual, *error codes*).
@@ -118,20 +113,6 @@ fn keys(prefix: &KeyPrefix, resources: &Resources) -> Vec<Vec<u8>> {
     resources.iter().map(|resource| key(prefix, resource)).collect()
 }
 
-/// A number as SQL takes it. One that does not fit is above all tokens, and the highest that fits is so, too.
-fn signed(number: u64) -> i64 {
-    number.try_into().unwrap_or(i64::MAX)
-}
-
-fn counter(number: i64) -> Result<u64, NodeError> {
-    number.try_into().map_err(|_| NodeError::protocol("a counter is negative"))
-}
-
-fn held_by(resource: &Resource, owner: &str, millis: i64) -> HeldBy {
-    let remaining = Remaining::For(Duration::from_millis(millis.try_into().unwrap_or(0)));
-    HeldBy { resource: resource.clone(), holder: Holder::Owner(Fingerprint::of(owner)), remaining }
-}
-
 #[async_trait]
 impl LockNode for PostgresNode {
     fn name(&self) -> &str {
@@ -149,9 +130,7 @@ impl LockNode for PostgresNode {
         match answer {
             (Some(granted), ..) => Ok(Acquisition::Granted { counter: counter(granted)? }),
             (None, Some(position), Some(owner), Some(millis)) => {
-                let position = usize::try_from(position - 1).ok();
-                let resource = position.and_then(|position| ownership.resources().iter().nth(position));
-                let resource = resource.ok_or_else(|| NodeError::protocol("no such resource was asked for"))?;
+                let resource = resource_at(ownership, usize::try_from(position - 1).ok())?;
                 Ok(Acquisition::Held(held_by(resource, &owner, millis)))
             }
             _ => Err(NodeError::protocol("neither granted nor held")),

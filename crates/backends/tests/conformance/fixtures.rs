@@ -1,11 +1,11 @@
 //! How the kit reaches the nodes of this package.
 
 use async_trait::async_trait;
-#[cfg(any(feature = "etcd", feature = "postgres"))]
+#[cfg(any(feature = "etcd", feature = "mysql", feature = "postgres", feature = "sqlite"))]
 use futures_util::StreamExt as _;
 use redlock_backends::MemoryNode;
 use redlock_core::conformance::Fixture;
-#[cfg(any(feature = "etcd", feature = "postgres"))]
+#[cfg(any(feature = "etcd", feature = "mysql", feature = "postgres", feature = "sqlite"))]
 use redlock_core::conformance::{Kept, PROMISES, Promise};
 use redlock_core::{Clock, LockNode, Moment};
 use std::sync::{Arc, Mutex};
@@ -61,7 +61,7 @@ impl Fixture for InMemory {
 }
 
 /// Checks all promises on one server, side by side where they do not disturb each other, and says which are not offered.
-#[cfg(any(feature = "etcd", feature = "postgres"))]
+#[cfg(any(feature = "etcd", feature = "mysql", feature = "postgres", feature = "sqlite"))]
 pub(crate) async fn not_offered(fixture: &dyn Fixture) -> Vec<&'static str> {
     /// Most of the time is spent in waiting for the ends of locks; more at once would wait for the server's disk.
     const AT_ONCE: usize = 12;
@@ -252,6 +252,110 @@ mod on_etcd {
         async fn silence(&self, silent: bool) -> bool {
             self.proxy.set(if silent { Mode::Silent } else { Mode::PASS }).await.unwrap();
             true
+        }
+    }
+}
+
+#[cfg(feature = "mysql")]
+pub(crate) use self::on_mysql::OnMySql;
+
+#[cfg(feature = "mysql")]
+mod on_mysql {
+    use super::*;
+    use redlock_backends::MySqlNode;
+    use redlock_bench::Proxy;
+    use redlock_bench::proxy::Mode;
+    use redlock_bench::sql::MariaDb;
+    use std::net::SocketAddr;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    /// As many as one promise uses at once: to connect is slow.
+    const CONNECTIONS: usize = 5;
+
+    /// A real server, reached through a relay that can be cut and silenced.
+    pub(crate) struct OnMySql {
+        _server: MariaDb,
+        address: SocketAddr,
+        proxy: Proxy,
+        connections: Vec<Arc<dyn LockNode>>,
+        next: AtomicUsize,
+    }
+
+    impl OnMySql {
+        pub(crate) async fn start() -> Self {
+            let server = MariaDb::start().unwrap();
+            let address: SocketAddr = server.url().split(['@', '/']).nth(3).unwrap().parse().unwrap();
+            let proxy = Proxy::start(address).await.unwrap();
+            let url = format!("mysql://root@{}/mysql", proxy.address());
+            // Once would do; more often must do no harm.
+            MySqlNode::install(&url).await.unwrap();
+            MySqlNode::install(&url).await.unwrap();
+            let mut connections = Vec::new();
+            for _ in 0..CONNECTIONS {
+                connections.push(Arc::new(MySqlNode::connect(&url).await.unwrap()) as Arc<dyn LockNode>);
+            }
+            Self { _server: server, address, proxy, connections, next: AtomicUsize::new(0) }
+        }
+    }
+
+    #[async_trait]
+    impl Fixture for OnMySql {
+        async fn connect(&self) -> Arc<dyn LockNode> {
+            Arc::clone(&self.connections[self.next.fetch_add(1, Ordering::Relaxed) % CONNECTIONS])
+        }
+
+        async fn disconnect(&self) -> bool {
+            self.proxy.lead_to(self.address).await.unwrap();
+            true
+        }
+
+        async fn silence(&self, silent: bool) -> bool {
+            self.proxy.set(if silent { Mode::Silent } else { Mode::PASS }).await.unwrap();
+            true
+        }
+    }
+}
+
+#[cfg(feature = "sqlite")]
+pub(crate) use self::on_sqlite::OnSqlite;
+
+#[cfg(feature = "sqlite")]
+mod on_sqlite {
+    use super::*;
+    use redlock_backends::SqliteNode;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    /// As many as one promise uses at once; each is another program's, as far as the file can tell.
+    const CONNECTIONS: usize = 5;
+
+    /// A file of one's own.
+    pub(crate) struct OnSqlite {
+        _folder: tempfile::TempDir,
+        connections: Vec<Arc<dyn LockNode>>,
+        next: AtomicUsize,
+    }
+
+    impl OnSqlite {
+        pub(crate) async fn start() -> Self {
+            let folder = tempfile::tempdir().unwrap();
+            let url = format!("sqlite:{}?mode=rwc", folder.path().join("locks.db").display());
+            let mut connections = Vec::new();
+            for _ in 0..CONNECTIONS {
+                connections.push(Arc::new(SqliteNode::open(&url).await.unwrap()) as Arc<dyn LockNode>);
+            }
+            Self { _folder: folder, connections, next: AtomicUsize::new(0) }
+        }
+    }
+
+    #[async_trait]
+    impl Fixture for OnSqlite {
+        async fn connect(&self) -> Arc<dyn LockNode> {
+            Arc::clone(&self.connections[self.next.fetch_add(1, Ordering::Relaxed) % CONNECTIONS])
+        }
+
+        /// Who waits for the file looks at intervals of up to a tenth of a second.
+        fn lateness(&self) -> Duration {
+            Duration::from_secs(2)
         }
     }
 }

@@ -10,9 +10,13 @@ mod bad_nodes;
 mod etcd;
 mod fixtures;
 mod memory;
-#[cfg(all(feature = "etcd", feature = "postgres", feature = "redis"))]
+#[cfg(all(feature = "etcd", feature = "mysql", feature = "postgres", feature = "redis", feature = "sqlite"))]
 mod mixed;
 #[cfg(feature = "redis")]
 mod redis;
+#[cfg(feature = "mysql")]
+mod mysql;
 #[cfg(feature = "postgres")]
 mod postgres;
+#[cfg(feature = "sqlite")]
+mod sqlite;

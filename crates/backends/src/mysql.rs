@@ -1,0 +1,226 @@
+//! A MySQL or MariaDB server as a node: one row per resource, one procedure per call, time from the server's clock.
+//!
+//! Each call is one procedure of `mysql/schema.sql`, which argues why it is atomic. Calls share a small pool, so they promise
+//! no order, and a release that may have come too early is repeated by the client. What the server commits it remembers over
+//! a restart, as far as its settings say so (`innodb_flush_log_at_trx_commit`, `sync_binlog`).
+
+use crate::sql::{self, CALL_LIMIT, counter, held_by, hexadecimal, json_keys, resource_at, signed};
+use async_trait::async_trait;
+use redlock_core::{
+    Acquisition, Extension, Health, Inspection, KeyPrefix, LockNode, NodeError, Ownership, Raising, Refusal, Releasing,
+    Resources, Ttl,
+};
+use sqlx::mysql::{MySqlConnectOptions, MySqlPool, MySqlPoolOptions};
+use sqlx::{FromRow, MySql};
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::Instant;
+
+const SCHEMA: &str = include_str!("mysql/schema.sql");
+
+/// What stands between two statements of the schema.
+const NEXT: &str = "-- next\n";
+
+/// Connections at most. A call takes one for a round trip.
+const CONNECTIONS_MAX: u32 = 8;
+
+/// A MySQL or MariaDB primary.
+///
+/// ```no_run
+/// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+/// use redlock_backends::MySqlNode;
+///
+/// let node = MySqlNode::connect("mysql://locker:secret@10.0.0.5/locks").await?;
+/// # Ok(())
+/// # }
+/// ```
+///
+/// Once per database, [`MySqlNode::install`] brings the tables and the procedures, by a user who may create them; after that
+/// the right to execute them (`GRANT EXECUTE`) and to read the tables is enough.
+pub struct MySqlNode {
+    name: String,
+    pool: MySqlPool,
+    identity: Arc<str>,
+    /// What the server's calendar showed, and when.
+    time: (Duration, Instant),
+}
+
+impl MySqlNode {
+    /// Connects to a server in whose database the node was installed.
+    ///
+    /// # Errors
+    /// [`NodeError::Refused`] if the URL is none, the server does not accept it, or nothing is installed there;
+    /// [`NodeError::Unreachable`] if it cannot be reached within five seconds.
+    ///
+    /// # Cancel safety
+    /// Dropping the future leaves nothing behind.
+    pub async fn connect(url: &str) -> Result<Self, NodeError> {
+        let (name, pool) = pool(url)?;
+        let asked = "SELECT identity, CAST(UNIX_TIMESTAMP(SYSDATE(3)) * 1000 AS SIGNED) FROM redlock_node_identity";
+        let (identity, millis): (String, i64) = sql::limited(sqlx::query_as(asked).fetch_one(&pool), classify).await?;
+        let time = (Duration::from_millis(millis.try_into().unwrap_or(0)), Instant::now());
+        Ok(Self { name, pool, identity: identity.into(), time })
+    }
+
+    /// Brings the tables and the procedures to a database, unless they are there. Touches no lock and no counter.
+    ///
+    /// # Errors
+    /// [`NodeError::Refused`] if the URL is none, or the user may not create them.
+    ///
+    /// # Cancel safety
+    /// It may have happened or not, or in part; it can be done again.
+    pub async fn install(url: &str) -> Result<(), NodeError> {
+        let (_, pool) = pool(url)?;
+        // What comes before the first is for readers.
+        for statement in SCHEMA.split(NEXT).skip(1) {
+            sql::limited(sqlx::raw_sql(statement).execute(&pool), classify).await?;
+        }
+        pool.close().await;
+        Ok(())
+    }
+
+    /// Calls a procedure, and gives the one row that it answers.
+    async fn call<T>(&self, call: &'static str, ownership: &Ownership, numbers: &[u64]) -> Result<T, NodeError>
+    where
+        T: for<'r> FromRow<'r, sqlx::mysql::MySqlRow> + Send + Unpin,
+    {
+        // In ascending order, as the names are, and all have one prefix.
+        let mut query = sqlx::query_as::<MySql, T>(call).bind(json_keys(ownership));
+        query = query.bind(ownership.owner().expose().as_bytes());
+        for number in numbers {
+            query = query.bind(signed(*number));
+        }
+        // All of it, as the end of the call comes behind the row.
+        let rows = sql::limited(query.fetch_all(&self.pool), classify).await?;
+        rows.into_iter().next().ok_or_else(|| NodeError::protocol("a procedure answered nothing"))
+    }
+}
+
+fn pool(url: &str) -> Result<(String, MySqlPool), NodeError> {
+    // The cause may show parts of the URL, such as the password, and is left out.
+    let options: MySqlConnectOptions = url.parse().map_err(|_| {
+        NodeError::refused(Refusal::Configuration, "not a MySQL URL; write mysql://user:password@host/database")
+    })?;
+    let name = format!("{}:{}/{}", options.get_host(), options.get_port(), options.get_database().unwrap_or_default());
+    let pool = MySqlPoolOptions::new().max_connections(CONNECTIONS_MAX).acquire_timeout(CALL_LIMIT);
+    Ok((name, pool.connect_lazy_with(options)))
+}
+
+/// Sorts an error by what can be done about it (*Server Error Message Reference* of MySQL).
+fn classify(error: sqlx::Error) -> NodeError {
+    let number = match &error {
+        sqlx::Error::Database(cause) => {
+            cause.try_downcast_ref::<sqlx::mysql::MySqlDatabaseError>().map(|cause| cause.number())
+        }
+        _ => None,
+    };
+    let refusal = match number {
+        Some(1045 | 1698) => Refusal::Authentication,
+        Some(1044 | 1142 | 1143 | 1227 | 1370) => Refusal::Permission,
+        Some(1290 | 1792 | 1836) => Refusal::Replica,
+        Some(1021 | 1114) => Refusal::CannotWrite,
+        Some(1264 | 1690) => Refusal::CounterBeyondTokens,
+        // The database, a table or a procedure is not there: install it.
+        Some(1049 | 1146 | 1305) => Refusal::Configuration,
+        // Too many connections, shutting down, a lock that was waited for, a circle of them: nothing of it was kept.
+        Some(1040 | 1053 | 1205 | 1213) | None => return NodeError::unreachable(error),
+        Some(_) => return NodeError::protocol(error),
+    };
+    NodeError::refused(refusal, error)
+}
+
+#[async_trait]
+impl LockNode for MySqlNode {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    async fn acquire(&self, ownership: &Ownership, ttl: Ttl, floor: u64) -> Result<Acquisition, NodeError> {
+        let call = "CALL redlock_acquire_1(?, ?, ?, ?)";
+        let answer: (Option<i64>, Option<i64>, Option<Vec<u8>>, Option<i64>) =
+            self.call(call, ownership, &[ttl.as_millis(), floor]).await?;
+        match answer {
+            (Some(granted), ..) => Ok(Acquisition::Granted { counter: counter(granted)? }),
+            (None, Some(place), Some(owner), Some(millis)) => {
+                let resource = resource_at(ownership, usize::try_from(place).ok())?;
+                Ok(Acquisition::Held(held_by(resource, &String::from_utf8_lossy(&owner), millis)))
+            }
+            _ => Err(NodeError::protocol("neither granted nor held")),
+        }
+    }
+
+    async fn raise(&self, ownership: &Ownership, to: u64) -> Result<Raising, NodeError> {
+        let (raised,): (Option<i64>,) = self.call("CALL redlock_raise_1(?, ?, ?)", ownership, &[to]).await?;
+        raised.map_or(Ok(Raising::NotOwner), |at| Ok(Raising::At(counter(at)?)))
+    }
+
+    async fn extend(&self, ownership: &Ownership, ttl: Ttl) -> Result<Extension, NodeError> {
+        let (standing,): (i64,) = self.call("CALL redlock_extend_1(?, ?, ?)", ownership, &[ttl.as_millis()]).await?;
+        Ok(match standing {
+            1 => Extension::Extended,
+            0 => Extension::Gone,
+            _ => Extension::NotOwner,
+        })
+    }
+
+    async fn release(&self, ownership: &Ownership) -> Result<Releasing, NodeError> {
+        let (standing,): (i64,) = self.call("CALL redlock_release_1(?, ?)", ownership, &[]).await?;
+        Ok(match standing {
+            1 => Releasing::Released,
+            0 => Releasing::Gone,
+            _ => Releasing::NotOwner,
+        })
+    }
+
+    async fn inspect(&self, prefix: &KeyPrefix, resources: &Resources) -> Result<Vec<Inspection>, NodeError> {
+        let asked = "SELECT counter, CASE WHEN moment < expires_at THEN owner END, expires_at - moment FROM redlock_node, \
+                     (SELECT CAST(UNIX_TIMESTAMP(SYSDATE(3)) * 1000 AS SIGNED) AS moment) AS clock WHERE id = UNHEX(?)";
+        let mut inspections = Vec::with_capacity(resources.len());
+        for resource in resources {
+            let query = sqlx::query_as(asked).bind(hexadecimal(prefix, resource));
+            let seen: Option<(i64, Option<Vec<u8>>, i64)> =
+                sql::limited(query.fetch_optional(&self.pool), classify).await?;
+            let (value, owner, millis) = seen.unwrap_or_default();
+            inspections.push(Inspection {
+                resource: resource.clone(),
+                held: owner.map(|owner| held_by(resource, &String::from_utf8_lossy(&owner), millis)),
+                // A row without a grant has the counter zero, which is none.
+                counter: (0 < value).then(|| counter(value)).transpose()?,
+            });
+        }
+        Ok(inspections)
+    }
+
+    async fn health(&self) -> Result<Health, NodeError> {
+        let asked = "SELECT CAST(@@read_only AS SIGNED), VERSION(), \
+                     CONCAT('innodb_flush_log_at_trx_commit ', @@innodb_flush_log_at_trx_commit), \
+                     CAST(UNIX_TIMESTAMP(SYSDATE(3)) * 1000 AS SIGNED)";
+        let (read_only, version, persistence, millis): (i64, String, String, i64) =
+            sql::limited(sqlx::query_as(asked).fetch_one(&self.pool), classify).await?;
+        let mut health = Health::default();
+        health.identity = Some(self.identity.to_string());
+        health.primary = Some(read_only == 0);
+        health.version = Some(version);
+        health.persistence = Some(persistence);
+        health.eviction_policy = Some("none".to_owned());
+        health.unix_time = millis.try_into().ok().map(Duration::from_millis);
+        health.unread.push("replicas: their number is not asked for".to_owned());
+        Ok(health)
+    }
+
+    fn identity(&self) -> Option<Arc<str>> {
+        Some(Arc::clone(&self.identity))
+    }
+
+    fn unix_time(&self) -> Option<Duration> {
+        let (shown, at) = self.time;
+        Some(shown.saturating_add(at.elapsed()))
+    }
+}
+
+impl fmt::Debug for MySqlNode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MySqlNode").field("name", &self.name).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,200 @@
+//! An SQLite file as a node: one row per resource, one statement per call, time from the machine that asks.
+//!
+//! For programs of one machine, or as the one node of a lock that needs no server. Each call is one statement of
+//! `sqlite/statements.rs`, which argues why it is atomic. Calls promise no order; a release that may have come too early is
+//! repeated by the client. What was answered is on the disk: the file is opened with `synchronous = FULL`.
+
+mod statements;
+
+use self::statements::{ACQUIRE, EXTEND, IDENTITY, IN_THE_WAY, INSPECT, OTHERS, RAISE, RELEASE, SCHEMA};
+use crate::sql::{self, CALL_LIMIT, counter, held_by, hexadecimal, json_keys, resource_at, signed};
+use async_trait::async_trait;
+use redlock_core::{
+    Acquisition, Extension, Health, HeldBy, Holder, Inspection, KeyPrefix, LockNode, NodeError, Ownership, Raising,
+    Refusal, Releasing, Remaining, Resources, Ttl,
+};
+use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePool, SqlitePoolOptions, SqliteSynchronous};
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// An SQLite file.
+///
+/// ```
+/// # #[tokio::main]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use redlock_backends::SqliteNode;
+/// use redlock_core::Redlock;
+///
+/// # let folder = std::env::temp_dir().join(format!("redlock-doc-{}", std::process::id()));
+/// # std::fs::create_dir_all(&folder)?;
+/// # let url = format!("sqlite:{}?mode=rwc", folder.join("locks.db").display());
+/// let node = SqliteNode::open(&url).await?; // "sqlite:locks.db?mode=rwc", say
+/// let redlock = Redlock::builder().node(node).build()?;
+/// let guard = redlock.acquire("jobs/backup").await?;
+/// guard.release().await;
+/// # std::fs::remove_dir_all(&folder)?;
+/// # Ok(())
+/// # }
+/// ```
+pub struct SqliteNode {
+    name: String,
+    pool: SqlitePool,
+    identity: Arc<str>,
+    /// What the machine's calendar showed, and when.
+    time: (Duration, Instant),
+}
+
+impl SqliteNode {
+    /// Opens a file, and makes its tables unless they are there. `?mode=rwc` in the URL makes the file as well.
+    ///
+    /// # Errors
+    /// [`NodeError::Refused`] if the URL is none, or the file may not be written; [`NodeError::Unreachable`] if it cannot be
+    /// opened, or stays locked for five seconds.
+    ///
+    /// # Cancel safety
+    /// Tables may have been made or not; it can be done again.
+    pub async fn open(url: &str) -> Result<Self, NodeError> {
+        let options: SqliteConnectOptions = url
+            .parse()
+            .map_err(|_| NodeError::refused(Refusal::Configuration, "not an SQLite URL; write sqlite:file?mode=rwc"))?;
+        let options =
+            options.busy_timeout(CALL_LIMIT).journal_mode(SqliteJournalMode::Wal).synchronous(SqliteSynchronous::Full);
+        let name = options.get_filename().display().to_string();
+        // The file takes one writer at a time, so more connections would only get in each other's way.
+        let pool = SqlitePoolOptions::new().max_connections(1).acquire_timeout(CALL_LIMIT).connect_lazy_with(options);
+        sql::limited(sqlx::raw_sql(SCHEMA).execute(&pool), classify).await?;
+        let (identity, millis): (String, i64) =
+            sql::limited(sqlx::query_as(IDENTITY).fetch_one(&pool), classify).await?;
+        let time = (Duration::from_millis(millis.try_into().unwrap_or(0)), Instant::now());
+        Ok(Self { name, pool, identity: identity.into(), time })
+    }
+
+    /// Runs a statement to its end, and gives the number in the first column of each row.
+    async fn rows(
+        &self,
+        statement: &'static str,
+        ownership: &Ownership,
+        numbers: &[u64],
+    ) -> Result<Vec<i64>, NodeError> {
+        let mut query = sqlx::query_scalar(statement).bind(json_keys(ownership)).bind(ownership.owner().expose());
+        for number in numbers {
+            query = query.bind(signed(*number));
+        }
+        sql::limited(query.fetch_all(&self.pool), classify).await
+    }
+
+    /// Whether any of the resources is somebody else's: why the owner does not hold all of them.
+    async fn others_hold_some(&self, ownership: &Ownership) -> Result<bool, NodeError> {
+        Ok(self.rows(OTHERS, ownership, &[]).await? == [1])
+    }
+}
+
+/// Sorts an error by what can be done about it (*Result and Error Codes* of SQLite; the lower eight bits are the class).
+fn classify(error: sqlx::Error) -> NodeError {
+    let code = error.as_database_error().and_then(|error| error.code()).and_then(|code| code.parse::<u32>().ok());
+    let refusal = match code.map(|code| code & 0xff) {
+        // PERM, AUTH
+        Some(3 | 23) => Refusal::Permission,
+        // READONLY, FULL
+        Some(8 | 13) => Refusal::CannotWrite,
+        // ERROR (an older SQLite does not know all functions), NOTADB
+        Some(1) => Refusal::UnknownCommand,
+        Some(26) => Refusal::NotAServer,
+        _ => return NodeError::unreachable(error),
+    };
+    NodeError::refused(refusal, error)
+}
+
+#[async_trait]
+impl LockNode for SqliteNode {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    async fn acquire(&self, ownership: &Ownership, ttl: Ttl, floor: u64) -> Result<Acquisition, NodeError> {
+        if let [granted, ..] = self.rows(ACQUIRE, ownership, &[ttl.as_millis(), floor]).await?.as_slice() {
+            return Ok(Acquisition::Granted { counter: counter(*granted)? });
+        }
+        // Looked at afterwards, for people: what was in the way may have gone since.
+        let query = sqlx::query_as(IN_THE_WAY).bind(json_keys(ownership));
+        let seen: Option<(i64, String, i64)> = sql::limited(query.fetch_optional(&self.pool), classify).await?;
+        let held = match seen {
+            Some((position, owner, millis)) => {
+                held_by(resource_at(ownership, position.try_into().ok())?, &owner, millis)
+            }
+            None => HeldBy {
+                resource: resource_at(ownership, Some(0))?.clone(),
+                holder: Holder::Unknown,
+                remaining: Remaining::Unknown,
+            },
+        };
+        Ok(Acquisition::Held(held))
+    }
+
+    async fn raise(&self, ownership: &Ownership, to: u64) -> Result<Raising, NodeError> {
+        let counters = self.rows(RAISE, ownership, &[to]).await?;
+        counters.into_iter().max().map_or(Ok(Raising::NotOwner), |greatest| Ok(Raising::At(counter(greatest)?)))
+    }
+
+    async fn extend(&self, ownership: &Ownership, ttl: Ttl) -> Result<Extension, NodeError> {
+        if !self.rows(EXTEND, ownership, &[ttl.as_millis()]).await?.is_empty() {
+            return Ok(Extension::Extended);
+        }
+        Ok(if self.others_hold_some(ownership).await? { Extension::NotOwner } else { Extension::Gone })
+    }
+
+    async fn release(&self, ownership: &Ownership) -> Result<Releasing, NodeError> {
+        if self.rows(RELEASE, ownership, &[]).await?.len() == ownership.resources().len() {
+            return Ok(Releasing::Released);
+        }
+        Ok(if self.others_hold_some(ownership).await? { Releasing::NotOwner } else { Releasing::Gone })
+    }
+
+    async fn inspect(&self, prefix: &KeyPrefix, resources: &Resources) -> Result<Vec<Inspection>, NodeError> {
+        let mut inspections = Vec::with_capacity(resources.len());
+        for resource in resources {
+            let query = sqlx::query_as(INSPECT).bind(hexadecimal(prefix, resource));
+            let seen: Option<(i64, Option<String>, i64)> =
+                sql::limited(query.fetch_optional(&self.pool), classify).await?;
+            let (value, owner, millis) = seen.unwrap_or_default();
+            inspections.push(Inspection {
+                resource: resource.clone(),
+                held: owner.map(|owner| held_by(resource, &owner, millis)),
+                counter: (0 < value).then(|| counter(value)).transpose()?,
+            });
+        }
+        Ok(inspections)
+    }
+
+    async fn health(&self) -> Result<Health, NodeError> {
+        let asked = "SELECT sqlite_version(), CAST(unixepoch('subsec') * 1000 AS INTEGER)";
+        let (version, millis): (String, i64) =
+            sql::limited(sqlx::query_as(asked).fetch_one(&self.pool), classify).await?;
+        let mut health = Health::default();
+        health.identity = Some(self.identity.to_string());
+        health.primary = Some(true);
+        health.replicas = Some(0);
+        health.version = Some(version);
+        health.persistence = Some("journal_mode wal, synchronous full".to_owned());
+        health.eviction_policy = Some("none".to_owned());
+        health.unix_time = millis.try_into().ok().map(Duration::from_millis);
+        Ok(health)
+    }
+
+    fn identity(&self) -> Option<Arc<str>> {
+        Some(Arc::clone(&self.identity))
+    }
+
+    fn unix_time(&self) -> Option<Duration> {
+        let (shown, at) = self.time;
+        Some(shown.saturating_add(at.elapsed()))
+    }
+}
+
+impl fmt::Debug for SqliteNode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SqliteNode").field("name", &self.name).finish_non_exhaustive()
+    }
+}
