@@ -86,13 +86,13 @@ fn write_if_other(path: &str, text: &str) -> Result<()> {
 /// Builds the book, with the documentation of the crates in its folder `api`. Says where it is.
 fn build() -> Result<PathBuf> {
     let mdbook = mdbook()?;
-    let (book, api) = (target().join("book"), target().join("book-api"));
+    let book = target().join("book");
     let mut command = Command::new(mdbook);
     run::run(command.current_dir(root()).args(["build", BOOK, "--dest-dir"]).arg(&book))?;
     let packages: String = CRATES.iter().map(|name| format!(" --package {name}")).collect();
-    let mut docs = cargo(&format!("doc --no-deps --all-features{packages} --target-dir"));
-    run::run(docs.arg(&api).env("RUSTDOCFLAGS", "-D warnings"))?;
-    copy(&api.join("doc"), &book.join("api"))?;
+    let mut docs = cargo(&format!("doc --no-deps --all-features{packages}"));
+    run::run(docs.env("RUSTDOCFLAGS", "-D warnings"))?;
+    copy_api(&target().join("doc"), &book.join("api"))?;
     Ok(book)
 }
 
@@ -115,6 +115,25 @@ fn mdbook() -> Result<PathBuf> {
         run::run(&mut install)?;
     }
     Ok(program)
+}
+
+/// What belongs to the crates, out of a folder in which others may be as well.
+fn copy_api(docs: &Path, api: &Path) -> Result<()> {
+    let names = CRATES.map(|name| name.replace('-', "_"));
+    let ours = |path: &Path| names.iter().any(|name| path.ends_with(name));
+    std::fs::create_dir_all(api)?;
+    for entry in std::fs::read_dir(docs).with_context(|| format!("{} cannot be read", docs.display()))? {
+        let (path, to) = entry.map(|entry| (entry.path(), api.join(entry.file_name())))?;
+        if path.is_file() {
+            std::fs::copy(&path, to)?;
+        } else if ours(&path) || ["static.files", "search.index"].iter().any(|shared| path.ends_with(shared)) {
+            copy(&path, &to)?;
+        }
+    }
+    for name in &names {
+        copy(&docs.join("src").join(name), &api.join("src").join(name))?;
+    }
+    Ok(())
 }
 
 fn copy(from: &Path, to: &Path) -> Result<()> {

@@ -9,6 +9,7 @@
 //! listens there when a page is done is stopped.
 
 use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::fmt::Write as _;
 use std::net::TcpListener;
 use std::process::{Command, Stdio};
@@ -17,17 +18,22 @@ use anyhow::{Context, Result, ensure};
 
 use super::page::{Block, blocks};
 use super::{BOOK, target};
-use crate::run::{root, watch};
+use crate::run::{self, cargo, root, watch};
 use crate::tidy::files::{File, Files};
 
 /// The ports that the book's servers listen on.
 const PORTS: [u16; 5] = [6379, 6380, 6381, 6382, 6383];
+
+/// How long the commands of one page may take; building a program from nothing is the slowest of them.
+const PAGE_LIMIT: &str = "40m";
 
 /// Marks in a page's output where a block begins.
 const MARK: &str = "▸ line ";
 
 /// Runs the commands of the pages with these names, or of all.
 pub(super) fn run(files: &Files, names: &[&str]) -> Result<()> {
+    // The command of this workspace, which pages call by its name.
+    run::run(&mut cargo("build --quiet --package redlock-cli"))?;
     let named = |file: &&File| names.is_empty() || names.iter().any(|name| file.path.ends_with(&format!("{name}.md")));
     let mut ran = 0;
     let mut left_out = Vec::new();
@@ -62,8 +68,9 @@ fn run_page(page: &File, blocks: &[Block<'_>]) -> Result<()> {
     let script = with_ports(&script(blocks), &ports);
     std::fs::write(folder.join("commands.sh"), &script)?;
 
-    let mut shell = Command::new("bash");
-    shell.args(["-euo", "pipefail", "commands.sh"]).current_dir(&folder).stdin(Stdio::null());
+    let mut shell = Command::new("timeout");
+    shell.args([PAGE_LIMIT, "bash", "-euo", "pipefail", "commands.sh"]).current_dir(&folder).stdin(Stdio::null());
+    shell.env("PATH", with_own_programs()?);
     let outcome = watch(&mut shell);
     stop(&ports);
     let (status, heard) = outcome?;
@@ -72,6 +79,13 @@ fn run_page(page: &File, blocks: &[Block<'_>]) -> Result<()> {
         ensure!(prints(&heard, &wanted), "line {line}: this was not printed: {wanted}");
     }
     Ok(())
+}
+
+/// Where programs are looked for: first among those of this workspace.
+fn with_own_programs() -> Result<OsString> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let own = target().join("debug");
+    Ok(std::env::join_paths(std::iter::once(own).chain(std::env::split_paths(&path)))?)
 }
 
 /// One script of all blocks of a page.
