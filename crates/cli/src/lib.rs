@@ -6,6 +6,7 @@
 //!       run        the lock, and a program under it: shim, group, guardian
 //!       scripts    acquire, extend, release, for programs that hold a lock between two calls
 //!       survey     what all nodes say of locks: inspect, list, top, force-release look through it
+//!       enroll     nodes that have lost their memory: enroll, reseed
 //!       doctor     what is wrong with the set-up, why it matters and how to mend it
 //!       fence      the SQL of fence-store
 //!                                    │
@@ -31,6 +32,7 @@ pub mod remote;
 pub mod survey;
 pub mod inspect;
 pub mod force_release;
+pub mod enroll;
 pub mod fence;
 
 use crate::exit::{Exit, Failure};
@@ -87,6 +89,8 @@ async fn dispatch(command: Command, common: &options::Common, output: &Output) -
         Command::Inspect { resources } => inspect::inspect(&resources, common, output).await,
         Command::List(options) => inspect::list(options, common, output).await,
         Command::ForceRelease(options) => force_release::force_release(options, common, output).await,
+        Command::Enroll(options) => enroll::enroll(&options, common, output).await,
+        Command::Reseed(options) => enroll::reseed(&options, common, output).await,
         Command::Fence(FenceCommand::Sql(options)) => fence::sql(&options, output),
         Command::Completions { .. } | Command::Manual => unreachable!("they need no runtime"),
     }

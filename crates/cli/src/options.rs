@@ -46,6 +46,12 @@ pub struct Common {
     #[arg(long, value_name = "TIME", value_parser = duration, global = true, help_heading = "Nodes")]
     pub node_timeout: Option<Duration>,
 
+    /// Switch the crash-recovery guard on: nodes that have lost their memory do not vote; also REDLOCK_CRASH_GUARD
+    ///
+    /// The longest ttl that any client of this prefix uses. All clients of a prefix need it, or none; see `redlock enroll`.
+    #[arg(long, value_name = "LONGEST-TTL", value_parser = duration, global = true, help_heading = "Nodes")]
+    pub crash_guard: Option<Duration>,
+
     /// Accept an even number of nodes, which tolerate no more failures than one less
     #[arg(long, global = true, help_heading = "Nodes")]
     pub allow_even_nodes: bool,
@@ -96,6 +102,17 @@ pub enum Command {
 
     /// Break a lock: its holder may still be working
     ForceRelease(ForceReleaseOptions),
+
+    /// Take nodes that have lost their memory back into service, under the crash-recovery guard
+    ///
+    /// Waits for the end of their quarantine, then tells them where the counters stand, from a quorum of the other nodes. Clients do
+    /// the same when they ask for a lock; this is for whoever restarts one node after the other.
+    Enroll(EnrollOptions),
+
+    /// Go on after a quorum of nodes has lost its memory, above the tokens that your databases have accepted
+    ///
+    /// Until then nobody is granted a lock. Waits for the end of the quarantine.
+    Reseed(ReseedOptions),
 
     /// What a database needs in order to refuse late writers
     #[command(subcommand)]
@@ -217,6 +234,33 @@ pub struct ForceReleaseOptions {
     /// Do not ask
     #[arg(long, short)]
     pub yes: bool,
+}
+
+/// `redlock enroll`.
+#[derive(Args, Debug)]
+pub struct EnrollOptions {
+    /// The deployment is new, or the guard is being switched on: no node has forgotten anything, and all serve at once
+    #[arg(long)]
+    pub fresh: bool,
+
+    /// Only say how every node stands
+    #[arg(long, conflicts_with = "fresh")]
+    pub check: bool,
+}
+
+/// `redlock reseed`.
+#[derive(Args, Debug)]
+pub struct ReseedOptions {
+    /// The database whose ledger knows the highest token: postgres://…, mysql://…, sqlite:…; several may be named
+    ///
+    /// Not with a password, which everybody on this machine could read: name `url` under [database] in the configuration file,
+    /// and say --from file.
+    #[arg(long, value_name = "URL", required_unless_present = "above")]
+    pub from: Vec<String>,
+
+    /// The highest token that was accepted anywhere, if you know it: also of rows with a fence of their own
+    #[arg(long, value_name = "TOKEN")]
+    pub above: Option<i64>,
 }
 
 /// `redlock fence`.

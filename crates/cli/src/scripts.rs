@@ -210,9 +210,13 @@ impl Held {
             .map_err(|error| Failure::new(Exit::Usage, error.to_string()))?;
         let owner = owner(options)?;
         let nodes = quorum::open(settings)?;
-        // Only for its checks: twins, even numbers, the prefix.
-        quorum::builder(settings, nodes.clone(), settings.ttl).build()?;
+        // For its checks: twins, even numbers, the prefix; and for the crash-recovery guard.
+        let client = quorum::builder(settings, nodes.clone(), settings.ttl).build()?;
         let ownership = Ownership::new(crate::survey::prefix(settings)?, resources, owner);
+        let ownership = match client.quarantine() {
+            Some(quarantine) => ownership.guarded(quarantine),
+            None => ownership,
+        };
         quorum::warm_up(&nodes).await;
         Ok(Self { nodes, ownership })
     }

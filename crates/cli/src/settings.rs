@@ -30,6 +30,10 @@ pub struct Settings {
     pub wait: Duration,
     /// Each node's deadline, if it is not the library's choice.
     pub node_timeout: Option<Duration>,
+    /// The longest ttl of all clients, if the crash-recovery guard is on.
+    pub crash_guard: Option<Duration>,
+    /// Files with certificates for `rediss://`.
+    pub tls: TlsSettings,
     /// Whether an even number of nodes is accepted.
     pub allow_even_nodes: bool,
     /// The database that the doctor looks at.
@@ -61,6 +65,18 @@ impl SecretUrl {
     pub fn has_password(&self) -> bool {
         Url::parse(&self.0).is_ok_and(|url| has_password(&url))
     }
+}
+
+/// Certificates beyond what the system trusts, as files in PEM.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TlsSettings {
+    /// The authorities that are trusted, instead of the system's.
+    pub ca: Option<PathBuf>,
+    /// What is shown to a server that asks for a certificate.
+    pub certificate: Option<PathBuf>,
+    /// Its key.
+    pub key: Option<PathBuf>,
 }
 
 /// A database with fenced tables.
@@ -108,6 +124,9 @@ struct Written {
     ttl: Option<String>,
     wait: Option<String>,
     node_timeout: Option<String>,
+    crash_guard: Option<String>,
+    #[serde(default)]
+    tls: TlsSettings,
     #[serde(default)]
     allow_even_nodes: bool,
     database: Option<DatabaseSettings>,
@@ -148,7 +167,7 @@ impl Settings {
             Some(text) => duration(text).map(Some).map_err(|error| misconfigured(format!("{name}: {error}"))),
             None => Ok(None),
         };
-        let ttl = environment("REDLOCK_TTL");
+        let (ttl, crash_guard) = (environment("REDLOCK_TTL"), environment("REDLOCK_CRASH_GUARD"));
         Ok(Self {
             nodes,
             prefix: common
@@ -166,6 +185,11 @@ impl Settings {
                 Some(typed) => Some(typed),
                 None => time("node_timeout", written.node_timeout.as_deref())?,
             },
+            crash_guard: match (common.crash_guard, time("REDLOCK_CRASH_GUARD", crash_guard.as_deref())?) {
+                (Some(longest), _) | (None, Some(longest)) => Some(longest),
+                (None, None) => time("crash_guard", written.crash_guard.as_deref())?,
+            },
+            tls: written.tls,
             allow_even_nodes: common.allow_even_nodes || written.allow_even_nodes,
             database: written.database,
             file,
@@ -204,9 +228,20 @@ fn node_url(
     let whole = if text.contains("://") { text.to_owned() } else { format!("redis://{text}") };
     let malformed = || {
         misconfigured(format!(
-            "{which} is no Redis URL; write redis://HOST[:PORT][/DATABASE], rediss:// for TLS, or unix:///PATH"
+            "{which} is no Redis URL; write redis://HOST[:PORT][/DATABASE], rediss:// for TLS, unix:///PATH, or \
+             redis-sentinel://HOST?set=NAME"
         ))
     };
+    // Its hosts are a list, which no URL is; the node checks it.
+    if whole.starts_with("redis-sentinel:") {
+        return match whence == Whence::Argument && whole.contains('@') {
+            true => Err(Failure::new(
+                Exit::Usage,
+                format!("{which} has a password; put the URL into the configuration file"),
+            )),
+            false => Ok(SecretUrl(whole)),
+        };
+    }
     let mut url = Url::parse(&whole).map_err(|_| malformed())?;
     if whence == Whence::Argument && has_password(&url) {
         return Err(Failure::new(
@@ -311,7 +346,8 @@ mod tests {
     fn a_file_says_all_that_can_be_set() {
         let file = tempfile::NamedTempFile::new().unwrap();
         let text = "nodes = [\"redis://:hunter2@a\"]\nprefix = \"x:\"\nttl = \"4s\"\nwait = \"1s\"\n\
-                    node_timeout = \"20ms\"\nallow_even_nodes = true\n[database]\nurl = \"sqlite::memory:\"\n\
+                    node_timeout = \"20ms\"\nallow_even_nodes = true\n\
+                    crash_guard = \"30s\"\n[tls]\nca = \"ca.pem\"\n[database]\nurl = \"sqlite::memory:\"\n\
                     [[database.tables]]\nname = \"orders\"\nguard = true\n";
         std::fs::write(file.path(), text).unwrap();
         let common = Common { config: Some(file.path().to_owned()), ..Common::default() };
@@ -319,6 +355,8 @@ mod tests {
         assert_eq!(settings.prefix, "x:");
         assert_eq!((settings.ttl, settings.wait), (Duration::from_secs(4), Duration::from_secs(1)));
         assert_eq!(settings.node_timeout, Some(Duration::from_millis(20)));
+        assert_eq!(settings.crash_guard, Some(Duration::from_secs(30)));
+        assert_eq!(settings.tls.ca, Some("ca.pem".into()));
         assert!(settings.allow_even_nodes && settings.nodes[0].has_password());
         assert_eq!(settings.database.unwrap().tables[0].column, "fence_token");
     }

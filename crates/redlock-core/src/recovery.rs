@@ -226,6 +226,12 @@ pub enum EnrollError {
 }
 
 impl Redlock {
+    /// How long a node that has lost its memory is in quarantine; `None` if the crash-recovery guard is off.
+    #[must_use]
+    pub fn quarantine(&self) -> Option<Duration> {
+        self.client().settings.quarantine()
+    }
+
     /// How every node stands with the crash-recovery guard. A node that has lost its memory begins its quarantine with this
     /// question, if nobody has noticed before.
     ///

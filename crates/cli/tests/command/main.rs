@@ -4,6 +4,7 @@
 
 mod support;
 
+mod enroll;
 mod fence_sql;
 mod force_release;
 mod looks;
