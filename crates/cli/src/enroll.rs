@@ -99,12 +99,27 @@ pub async fn reseed(options: &ReseedOptions, common: &Common, output: &Output) -
     }
 }
 
+/// The nodes that do not vote under the crash-recovery guard; none if it is off.
+pub(crate) async fn left_out_of(settings: &Settings) -> Result<Vec<NodeSaid>, Failure> {
+    if settings.crash_guard.is_none() {
+        return Ok(Vec::new());
+    }
+    let (redlock, _) = client_of(settings).await?;
+    let standings = redlock.standings().await.map_err(refused)?;
+    // One that does not answer has been told as such already.
+    let quarantined = |found: &&NodeStanding| found.standing.is_ok() && !found.is_enrolled();
+    Ok(standings.iter().filter(quarantined).map(said).collect())
+}
+
 /// A client of the nodes, and when to give up.
 async fn client(common: &Common) -> Result<(Redlock, Instant), Failure> {
-    let settings = Settings::gather(common)?;
-    let nodes = quorum::open(&settings)?;
+    client_of(&Settings::gather(common)?).await
+}
+
+async fn client_of(settings: &Settings) -> Result<(Redlock, Instant), Failure> {
+    let nodes = quorum::open(settings)?;
     let ttl = settings.crash_guard.map_or(settings.ttl, |longest| longest.min(settings.ttl));
-    let redlock = quorum::builder(&settings, nodes.clone(), ttl).build()?;
+    let redlock = quorum::builder(settings, nodes.clone(), ttl).build()?;
     let Some(quarantine) = redlock.quarantine() else { return Err(refused(EnrollError::GuardIsOff)) };
     quorum::warm_up(&nodes).await;
     // Somebody else's quarantine may be longer than ours; then it says so in the end.

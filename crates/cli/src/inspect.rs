@@ -10,13 +10,13 @@ use crate::table::{clean, columns, time};
 use redlock_core::tally::quorum_of;
 use serde::Serialize;
 
-/// Shows locks, node by node.
+/// Shows locks, node by node; and, with the crash-recovery guard on, which nodes do not vote.
 ///
 /// # Errors
 /// If no node can be asked.
 ///
 /// # Cancel safety
-/// Changes nothing.
+/// Changes nothing, but that the quarantine of a node that has lost its memory begins when somebody notices.
 pub async fn inspect(names: &[String], common: &Common, output: &Output) -> Result<u8, Failure> {
     let settings = Settings::gather(common)?;
     let resources = names.iter().map(|name| survey::resource(name)).collect::<Result<Vec<_>, _>>()?;
@@ -25,6 +25,9 @@ pub async fn inspect(names: &[String], common: &Common, output: &Output) -> Resu
     for lock in survey.look_at(&resources).await {
         unknown |= lock.verdict == Verdict::Unknown;
         output.result(&lock, || screen(&lock))?;
+    }
+    for node in crate::enroll::left_out_of(&settings).await? {
+        output.notice("does_not_vote", &format!("{} does not vote, {}", node.node, node.said));
     }
     Ok(if unknown { Exit::Unavailable.code() } else { 0 })
 }

@@ -35,6 +35,9 @@ async fn a_deployment_is_enrolled_once_and_nodes_that_forget_are_taken_back() ->
     let check = redlock.call(&["--json", "enroll", "--check"]).await;
     assert_eq!(check.code, 69, "{check:?}");
     assert!(check.stdout.contains("\"enrolled\":2") && check.stdout.contains("\"quarantined_ms\""), "{check:?}");
+    let inspected = redlock.call(&["inspect", "r"]).await;
+    assert_eq!(inspected.code, 0, "{inspected:?}");
+    assert!(inspected.stderr.contains("does not vote, quarantined for"), "{inspected:?}");
     let taken_back = redlock.call(&["enroll"]).await;
     assert_eq!(taken_back.code, 0, "after waiting for the quarantine: {taken_back:?}");
     assert_eq!(taken_back.stdout.matches("enrolled").count(), 3, "{taken_back:?}");
