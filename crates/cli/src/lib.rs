@@ -31,9 +31,11 @@ pub mod table;
 pub mod remote;
 pub mod survey;
 pub mod inspect;
+pub mod top;
 pub mod force_release;
 pub mod enroll;
 pub mod fence;
+pub mod doctor;
 
 use crate::exit::{Exit, Failure};
 use crate::options::{Command, FenceCommand, Options};
@@ -88,9 +90,11 @@ async fn dispatch(command: Command, common: &options::Common, output: &Output) -
         Command::Release(options) => scripts::release(options, common, output).await,
         Command::Inspect { resources } => inspect::inspect(&resources, common, output).await,
         Command::List(options) => inspect::list(options, common, output).await,
+        Command::Top(options) => top::top(options, common, output).await,
         Command::ForceRelease(options) => force_release::force_release(options, common, output).await,
         Command::Enroll(options) => enroll::enroll(&options, common, output).await,
         Command::Reseed(options) => enroll::reseed(&options, common, output).await,
+        Command::Doctor(options) => doctor::doctor(options, common, output).await,
         Command::Fence(FenceCommand::Sql(options)) => fence::sql(&options, output),
         Command::Completions { .. } | Command::Manual => unreachable!("they need no runtime"),
     }

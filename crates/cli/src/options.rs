@@ -100,6 +100,11 @@ pub enum Command {
     /// List the locks that are held
     List(ListOptions),
 
+    /// Show locks, holders, waiters and nodes live, on the whole screen
+    ///
+    /// q, Esc or Ctrl-C ends it; arrows scroll. With --json one line of JSON is printed for each look instead.
+    Top(TopOptions),
+
     /// Break a lock: its holder may still be working
     ForceRelease(ForceReleaseOptions),
 
@@ -113,6 +118,13 @@ pub enum Command {
     ///
     /// Until then nobody is granted a lock. Waits for the end of the quarantine.
     Reseed(ReseedOptions),
+
+    /// Find out what is wrong with the set-up, what it can cause, and how to mend it
+    ///
+    /// Looks at every node, at what they are together, at the keys under the prefix, and at the database if there is one in the
+    /// configuration file or in REDLOCK_DATABASE. The exit code is 0 if there is nothing but notes, 10 if something could not be
+    /// read, 11 for a warning, 12 for an error.
+    Doctor(DoctorOptions),
 
     /// What a database needs in order to refuse late writers
     #[command(subcommand)]
@@ -224,6 +236,18 @@ pub struct ListOptions {
     pub limit: usize,
 }
 
+/// `redlock top`.
+#[derive(Args, Debug)]
+pub struct TopOptions {
+    /// How often to look
+    #[arg(long, value_name = "TIME", value_parser = duration, default_value = "1s")]
+    pub every: Duration,
+
+    /// The most locks to look at
+    #[arg(long, value_name = "NUMBER", default_value_t = 200)]
+    pub limit: usize,
+}
+
 /// `redlock force-release`.
 #[derive(Args, Debug)]
 pub struct ForceReleaseOptions {
@@ -261,6 +285,18 @@ pub struct ReseedOptions {
     /// The highest token that was accepted anywhere, if you know it: also of rows with a fence of their own
     #[arg(long, value_name = "TOKEN")]
     pub above: Option<i64>,
+}
+
+/// `redlock doctor`.
+#[derive(Args, Debug)]
+pub struct DoctorOptions {
+    /// Write nothing: whether nodes can write, and the rights for that, are not tried
+    #[arg(long)]
+    pub read_only: bool,
+
+    /// A table of the database that is to be guarded, instead of those in the configuration file
+    #[arg(long, value_name = "NAME")]
+    pub table: Vec<String>,
 }
 
 /// `redlock fence`.

@@ -4,14 +4,13 @@
 //! than its vote. A set-up that cannot work is told by what the nodes answer.
 
 use crate::exit::{Exit, Failure, with_causes};
-use crate::settings::{Settings, TlsSettings};
+use crate::settings::{SecretUrl, Settings, Tls};
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
 use redlock_backends::RedisNode;
+use redlock_backends::redis::{Certificates, UrlError};
 use redlock_core::tally::quorum_of;
 use redlock_core::{LockNode, Redlock, RedlockBuilder};
-#[cfg(feature = "tls")]
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
@@ -28,36 +27,31 @@ const LEAST_PATIENCE: Duration = Duration::from_millis(50);
 /// # Errors
 /// [`Exit::Misconfigured`] if a URL is none; the node is named by its position, as the URL may hold a password.
 pub fn open(settings: &Settings) -> Result<Vec<Arc<dyn LockNode>>, Failure> {
-    let open = |(position, url): (usize, &crate::settings::SecretUrl)| {
-        let node = open_one(url.expose(), &settings.tls)
-            .map_err(|why| Failure::new(Exit::Misconfigured, format!("node {}: {why}", position + 1)))?;
+    let open = |(position, url): (usize, &SecretUrl)| {
+        let node = open_one(url, &settings.tls).map_err(|error| {
+            Failure::new(Exit::Misconfigured, format!("node {}: {}", position + 1, with_causes(&error)))
+        })?;
         Ok(Arc::new(node) as Arc<dyn LockNode>)
     };
     settings.nodes.iter().enumerate().map(open).collect()
 }
 
-#[cfg(feature = "tls")]
-fn open_one(url: &str, tls: &TlsSettings) -> Result<RedisNode, String> {
-    use redlock_backends::redis::Certificates;
-    if !url.starts_with("rediss:") || *tls == TlsSettings::default() {
-        return RedisNode::open(url).map_err(|error| with_causes(&error));
+/// Opens one node, with the certificates that were named if it speaks TLS.
+///
+/// # Errors
+/// What is wrong with the URL, or with the certificates.
+pub fn open_one(url: &SecretUrl, tls: &Tls) -> Result<RedisNode, UrlError> {
+    if tls.is_plain() || !url.expose().starts_with("rediss:") {
+        return RedisNode::open(url.expose());
     }
-    let read = |file: &Path| std::fs::read(file).map_err(|error| format!("{}: {error}", file.display()));
     let mut certificates = Certificates::new();
-    if let Some(file) = &tls.ca {
-        certificates = certificates.authority(read(file)?);
+    if let Some(authority) = &tls.authority {
+        certificates = certificates.authority(authority.clone());
     }
-    certificates = match (&tls.certificate, &tls.key) {
-        (Some(certificate), Some(key)) => certificates.client(read(certificate)?, read(key)?),
-        (None, None) => certificates,
-        _ => return Err("under [tls], certificate and key belong together; name both".to_owned()),
-    };
-    RedisNode::open_with(url, &certificates).map_err(|error| with_causes(&error))
-}
-
-#[cfg(not(feature = "tls"))]
-fn open_one(url: &str, _: &TlsSettings) -> Result<RedisNode, String> {
-    RedisNode::open(url).map_err(|error| with_causes(&error))
+    if let Some((certificate, key)) = &tls.client {
+        certificates = certificates.client(certificate.clone(), key.clone());
+    }
+    RedisNode::open_with(url.expose(), &certificates)
 }
 
 /// Connects to all nodes at once and waits until a quorum has answered, and for as long again for the others, so that the
@@ -87,9 +81,10 @@ pub fn builder(settings: &Settings, nodes: Vec<Arc<dyn LockNode>>, ttl: Duration
     if let Some(node_timeout) = settings.node_timeout {
         builder = builder.node_timeout(node_timeout);
     }
-    if let Some(longest) = settings.crash_guard {
-        builder = builder.crash_guard(longest);
+    if let Some(longest_ttl) = settings.crash_guard {
+        builder = builder.crash_guard(longest_ttl);
     }
+    builder = builder.lock_delay(settings.lock_delay);
     if settings.allow_even_nodes {
         builder = builder.allow_even_nodes();
     }

@@ -141,8 +141,11 @@ pub async fn extend(options: ExtendOptions, common: &Common, output: &Output) ->
     let patience = settings.node_timeout.unwrap_or(NODE_TIMEOUT.min(ttl.as_duration() / 10));
     // From before the first request: a reply's delay shortens the validity.
     let started = SystemClock.now();
-    let answers = held.ask_all(patience, async |node, ownership| node.extend(ownership, ttl).await).await;
-    let validity = whole_validity(ttl, Drift::default()).saturating_sub(SystemClock.now().since(started));
+    let lease = ttl.as_duration().saturating_add(settings.lock_delay);
+    let lease = Ttl::new(lease).map_err(|error| Failure::new(Exit::Misconfigured, error.to_string()))?;
+    let answers = held.ask_all(patience, async |node, ownership| node.extend(ownership, lease).await).await;
+    let elapsed = SystemClock.now().since(started);
+    let validity = whole_validity(lease, Drift::default()).saturating_sub(settings.lock_delay).saturating_sub(elapsed);
     let extended = count(&answers, |answer| matches!(answer, Ok(Extension::Extended)));
     let gone = count(&answers, |answer| matches!(answer, Ok(Extension::Gone | Extension::NotOwner)));
     held.judge("extended", extended, gone, &answers, |extension| match extension {

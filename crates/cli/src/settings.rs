@@ -14,6 +14,12 @@ use url::Url;
 /// The lock's life unless said otherwise.
 const TTL: Duration = Duration::from_secs(10);
 
+/// How a URL begins whose hosts are Sentinels.
+pub(crate) const SENTINEL: &str = "redis-sentinel:";
+
+/// What stands for several hosts while a URL is read.
+const STAND_IN: &str = "sentinels.invalid";
+
 /// How long to wait for a lock unless said otherwise.
 const WAIT: Duration = Duration::from_secs(10);
 
@@ -30,12 +36,14 @@ pub struct Settings {
     pub wait: Duration,
     /// Each node's deadline, if it is not the library's choice.
     pub node_timeout: Option<Duration>,
-    /// The longest ttl of all clients, if the crash-recovery guard is on.
-    pub crash_guard: Option<Duration>,
-    /// Files with certificates for `rediss://`.
-    pub tls: TlsSettings,
     /// Whether an even number of nodes is accepted.
     pub allow_even_nodes: bool,
+    /// The longest ttl of all clients, if the crash-recovery guard is on.
+    pub crash_guard: Option<Duration>,
+    /// How long others are kept out after a holder was lost.
+    pub lock_delay: Duration,
+    /// Certificates for `rediss://`.
+    pub tls: Tls,
     /// The database that the doctor looks at.
     pub database: Option<DatabaseSettings>,
     /// The file that was read.
@@ -54,6 +62,12 @@ impl fmt::Debug for SecretUrl {
 }
 
 impl SecretUrl {
+    /// Takes a URL as it is.
+    #[must_use]
+    pub fn new(url: String) -> Self {
+        Self(url)
+    }
+
     /// The whole URL, with its password. A secret.
     #[must_use]
     pub fn expose(&self) -> &str {
@@ -63,20 +77,63 @@ impl SecretUrl {
     /// Whether it holds a password.
     #[must_use]
     pub fn has_password(&self) -> bool {
-        Url::parse(&self.0).is_ok_and(|url| has_password(&url))
+        match self.0.strip_prefix(SENTINEL) {
+            Some(rest) => rest.contains('@'),
+            None => Url::parse(&self.0).is_ok_and(|url| has_password(&url)),
+        }
     }
 }
 
-/// Certificates beyond what the system trusts, as files in PEM.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+/// Certificates beyond those that the system trusts, as they stand in their files. `Debug` shows none of them.
+#[derive(Clone, Default)]
+pub struct Tls {
+    /// The authorities to trust, and no others.
+    pub authority: Option<Vec<u8>>,
+    /// Our own certificate and its key.
+    pub client: Option<(Vec<u8>, Vec<u8>)>,
+}
+
+impl Tls {
+    /// Whether the system's are all there is.
+    #[must_use]
+    pub fn is_plain(&self) -> bool {
+        self.authority.is_none() && self.client.is_none()
+    }
+}
+
+impl fmt::Debug for Tls {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (authority, client) = (self.authority.is_some(), self.client.is_some());
+        f.debug_struct("Tls").field("authority", &authority).field("client", &client).finish()
+    }
+}
+
+/// Files in PEM, as they are named in the file.
+#[derive(Default, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct TlsSettings {
-    /// The authorities that are trusted, instead of the system's.
-    pub ca: Option<PathBuf>,
-    /// What is shown to a server that asks for a certificate.
-    pub certificate: Option<PathBuf>,
-    /// Its key.
-    pub key: Option<PathBuf>,
+struct TlsFiles {
+    ca: Option<PathBuf>,
+    certificate: Option<PathBuf>,
+    key: Option<PathBuf>,
+}
+
+impl TlsFiles {
+    fn read(self) -> Result<Tls, Failure> {
+        let read = |path: PathBuf| {
+            std::fs::read(&path)
+                .map_err(|error| misconfigured(format!("{} cannot be read: {}", path.display(), with_causes(&error))))
+        };
+        let client = match (self.certificate, self.key) {
+            (Some(certificate), Some(key)) => Some((read(certificate)?, read(key)?)),
+            (None, None) => None,
+            _ => {
+                return Err(misconfigured(
+                    "a client certificate and its key are of use together only; name both in [tls]",
+                ));
+            }
+        };
+        Ok(Tls { authority: self.ca.map(read).transpose()?, client })
+    }
 }
 
 /// A database with fenced tables.
@@ -110,6 +167,14 @@ pub struct TableSettings {
     pub may_rewrite: bool,
 }
 
+impl TableSettings {
+    /// A table with the usual fence column and a strict guard.
+    #[must_use]
+    pub fn guarded(name: &str) -> Self {
+        Self { name: name.to_owned(), column: fence_token(), guard: true, may_rewrite: false }
+    }
+}
+
 fn fence_token() -> String {
     "fence_token".into()
 }
@@ -124,11 +189,12 @@ struct Written {
     ttl: Option<String>,
     wait: Option<String>,
     node_timeout: Option<String>,
-    crash_guard: Option<String>,
-    #[serde(default)]
-    tls: TlsSettings,
     #[serde(default)]
     allow_even_nodes: bool,
+    crash_guard: Option<String>,
+    lock_delay: Option<String>,
+    #[serde(default)]
+    tls: TlsFiles,
     database: Option<DatabaseSettings>,
 }
 
@@ -189,8 +255,9 @@ impl Settings {
                 (Some(longest), _) | (None, Some(longest)) => Some(longest),
                 (None, None) => time("crash_guard", written.crash_guard.as_deref())?,
             },
-            tls: written.tls,
             allow_even_nodes: common.allow_even_nodes || written.allow_even_nodes,
+            lock_delay: time("lock_delay", written.lock_delay.as_deref())?.unwrap_or(Duration::ZERO),
+            tls: written.tls.read()?,
             database: written.database,
             file,
         })
@@ -205,8 +272,19 @@ enum Whence {
     File,
 }
 
+/// Takes a list apart. The hosts of Sentinels are separated by commas as well, up to the name of their set.
 fn split(list: &str) -> Vec<String> {
-    list.split([',', ' ', '\n', '\t']).filter(|part| !part.is_empty()).map(str::to_owned).collect()
+    let mut parts: Vec<String> = Vec::new();
+    for part in list.split([',', ' ', '\n', '\t']).filter(|part| !part.is_empty()) {
+        match parts.last_mut() {
+            Some(open) if open.starts_with(SENTINEL) && !open.contains('?') => {
+                open.push(',');
+                open.push_str(part);
+            }
+            _ => parts.push(part.to_owned()),
+        }
+    }
+    parts
 }
 
 fn node_url(
@@ -232,17 +310,16 @@ fn node_url(
              redis-sentinel://HOST?set=NAME"
         ))
     };
-    // Its hosts are a list, which no URL is; the node checks it.
-    if whole.starts_with("redis-sentinel:") {
-        return match whence == Whence::Argument && whole.contains('@') {
-            true => Err(Failure::new(
-                Exit::Usage,
-                format!("{which} has a password; put the URL into the configuration file"),
-            )),
-            false => Ok(SecretUrl(whole)),
-        };
-    }
-    let mut url = Url::parse(&whole).map_err(|_| malformed())?;
+    // Its several hosts are none to the parser, so it is read as if it had the first alone.
+    let hosts = whole.strip_prefix(SENTINEL).and_then(|rest| rest.strip_prefix("//")).map(|rest| {
+        let hosts = rest.split(['/', '?']).next().unwrap_or_default();
+        hosts.rsplit_once('@').map_or(hosts, |(_, hosts)| hosts).to_owned()
+    });
+    let readable = match &hosts {
+        Some(hosts) => whole.replacen(hosts.as_str(), STAND_IN, 1),
+        None => whole,
+    };
+    let mut url = Url::parse(&readable).map_err(|_| malformed())?;
     if whence == Whence::Argument && has_password(&url) {
         return Err(Failure::new(
             Exit::Usage,
@@ -265,7 +342,11 @@ fn node_url(
             url.set_password(Some(password)).map_err(|()| malformed())?;
         }
     }
-    Ok(SecretUrl(url.into()))
+    let url = String::from(url);
+    Ok(SecretUrl(match &hosts {
+        Some(hosts) => url.replacen(STAND_IN, hosts, 1),
+        None => url,
+    }))
 }
 
 fn has_password(url: &Url) -> bool {
@@ -332,6 +413,33 @@ mod tests {
     }
 
     #[test]
+    fn sentinels_stay_together() {
+        let listed = "redis-sentinel://a:1,b:2,c/3?set=jobs,d,redis-sentinel://e?set=x";
+        let expected = ["redis-sentinel://a:1,b:2,c/3?set=jobs", "redis://d", "redis-sentinel://e?set=x"];
+        assert_eq!(urls(&gather(Some(listed), &[]).unwrap()), expected);
+        let secret = gather(Some("redis-sentinel://a,b?set=jobs"), &[("REDLOCK_PASSWORD", "p@ss")]).unwrap();
+        assert_eq!(urls(&secret), ["redis-sentinel://:p%40ss@a,b?set=jobs"]);
+        assert!(secret.nodes[0].has_password());
+        let typed = gather(Some("redis-sentinel://:hunter2@a,b?set=jobs"), &[]).err().unwrap();
+        assert_eq!(typed.exit, Exit::Usage);
+    }
+
+    #[test]
+    fn certificates_are_read_and_not_shown() {
+        let folder = tempfile::tempdir().unwrap();
+        let (ca, file) = (folder.path().join("ca.pem"), folder.path().join("redlock.toml"));
+        std::fs::write(&ca, "hunter2").unwrap();
+        let write = |more: &str| std::fs::write(&file, format!("nodes = [\"a\"]\n[tls]\nca = {ca:?}\n{more}")).unwrap();
+        let common = Common { config: Some(file.clone()), ..Common::default() };
+        write("");
+        let settings = Settings::gather_from(&common, |_| None).unwrap();
+        assert_eq!(settings.tls.authority.as_deref(), Some(&b"hunter2"[..]));
+        assert!(!format!("{settings:?}").contains("hunter2") && !settings.tls.is_plain());
+        write("certificate = \"alone.pem\"");
+        assert_eq!(Settings::gather_from(&common, |_| None).err().unwrap().exit, Exit::Misconfigured);
+    }
+
+    #[test]
     fn a_file_that_is_none_is_told_by_its_line_and_not_its_text() {
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), "prefix = \"x:\"\nnodes = [\"redis://:hunter2@a\", 7]\n").unwrap();
@@ -347,7 +455,7 @@ mod tests {
         let file = tempfile::NamedTempFile::new().unwrap();
         let text = "nodes = [\"redis://:hunter2@a\"]\nprefix = \"x:\"\nttl = \"4s\"\nwait = \"1s\"\n\
                     node_timeout = \"20ms\"\nallow_even_nodes = true\n\
-                    crash_guard = \"30s\"\n[tls]\nca = \"ca.pem\"\n[database]\nurl = \"sqlite::memory:\"\n\
+                    crash_guard = \"30s\"\nlock_delay = \"5s\"\n[database]\nurl = \"sqlite::memory:\"\n\
                     [[database.tables]]\nname = \"orders\"\nguard = true\n";
         std::fs::write(file.path(), text).unwrap();
         let common = Common { config: Some(file.path().to_owned()), ..Common::default() };
@@ -356,7 +464,7 @@ mod tests {
         assert_eq!((settings.ttl, settings.wait), (Duration::from_secs(4), Duration::from_secs(1)));
         assert_eq!(settings.node_timeout, Some(Duration::from_millis(20)));
         assert_eq!(settings.crash_guard, Some(Duration::from_secs(30)));
-        assert_eq!(settings.tls.ca, Some("ca.pem".into()));
+        assert_eq!(settings.lock_delay, Duration::from_secs(5));
         assert!(settings.allow_even_nodes && settings.nodes[0].has_password());
         assert_eq!(settings.database.unwrap().tables[0].column, "fence_token");
     }

@@ -210,13 +210,13 @@ impl Survey {
     /// # Cancel safety
     /// As [`Survey::begin`].
     pub async fn reconnect(&mut self, settings: &Settings) {
-        for (position, (url, (_, node))) in settings.nodes.iter().zip(&mut self.nodes).enumerate() {
+        for (position, (_, node)) in self.nodes.iter_mut().enumerate() {
             let broken = match node {
                 Ok(remote) => remote.ask::<Value>(&command(&["TIME"])).await.is_err(),
                 Err(_) => true,
             };
             if broken {
-                *node = Remote::connect(url, position).await;
+                *node = Remote::connect(settings, position).await;
             }
         }
     }

@@ -4,6 +4,8 @@
 
 mod support;
 
+mod doctor;
+mod doctor_database;
 mod enroll;
 mod fence_sql;
 mod force_release;
@@ -14,3 +16,4 @@ mod run_loss;
 mod run_signals;
 mod run_streams;
 mod scripts;
+mod top;

@@ -34,6 +34,18 @@ async fn every_command_is_on_the_page() {
     }
 }
 
+/// Whatever the doctor can find is in its table, and the table has nothing else.
+#[test]
+fn every_finding_of_the_doctor_is_on_the_page() {
+    let rows = PAGE.lines().skip_while(|line| *line != "### What it finds").filter(|line| line.starts_with("| `"));
+    let mut listed: Vec<&str> =
+        rows.flat_map(|row| row.split('|').nth(1).unwrap_or_default().split('`').skip(1).step_by(2)).collect();
+    listed.sort_unstable();
+    let mut known = redlock_cli::doctor::FINDINGS.to_vec();
+    known.sort_unstable();
+    assert_eq!(listed, known);
+}
+
 #[tokio::test]
 async fn completions_and_the_manual_are_printed() {
     let redlock = Redlock::at(Vec::new());
