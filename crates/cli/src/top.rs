@@ -90,21 +90,24 @@ async fn show(
         first_row = first_row.min(look.locks.len().saturating_sub(1));
         let until = Instant::now() + options.every;
         terminal.draw(|frame| screen::draw(frame, &look, first_row)).map_err(|error| no_terminal(&error))?;
-        while Instant::now() < until {
-            match wish().map_err(|error| no_terminal(&error))? {
-                Some(Wish::Quit) => return Ok(0),
-                Some(wish) => {
-                    if let Wish::Scroll(rows) = wish {
+        // The keyboard is listened to at least once for each look, however long drawing took.
+        loop {
+            while let Some(wish) = wish().map_err(|error| no_terminal(&error))? {
+                match wish {
+                    Wish::Quit => return Ok(0),
+                    Wish::Scroll(rows) => {
                         first_row = first_row.saturating_add_signed(rows).min(look.locks.len().saturating_sub(1));
                     }
-                    terminal
-                        .draw(|frame| screen::draw(frame, &look, first_row))
-                        .map_err(|error| no_terminal(&error))?;
+                    Wish::Redraw => {}
                 }
-                None => tokio::select! {
-                    signal = signals.next_to_end() => return Ok(of_signal(signal.as_raw())),
-                    () = tokio::time::sleep(LISTEN_EVERY) => {}
-                },
+                terminal.draw(|frame| screen::draw(frame, &look, first_row)).map_err(|error| no_terminal(&error))?;
+            }
+            tokio::select! {
+                signal = signals.next_to_end() => return Ok(of_signal(signal.as_raw())),
+                () = tokio::time::sleep_until(until.min(Instant::now() + LISTEN_EVERY)) => {}
+            }
+            if until <= Instant::now() {
+                break;
             }
         }
     }
