@@ -6,21 +6,14 @@
 //! and how late it is can be told.
 
 use super::history::Granted;
+use super::invariants::told_in_time;
 use super::plan::Millis;
 use super::process::{Shared, lock};
 use redlock_core::{Held, Moment};
-use std::sync::atomic::Ordering;
-use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 /// The longest time between two looks at a process that runs.
 pub(crate) const LOOKS_EVERY: Millis = 40;
-
-/// Timers end at whole milliseconds, and clocks run apart while one is waited for.
-const ROUNDING: Duration = Duration::from_millis(4);
-
-/// After a sleep of the machine, timers are behind by as much as a wait goes without looking at the clock.
-const AFTER_PAUSE: Millis = 205;
 
 /// A lock that is looked at.
 #[derive(Debug)]
@@ -60,20 +53,13 @@ pub(crate) fn look(process: &Shared) {
         history.note("lock lost");
         if told {
             history.note("loss announced by the token");
-        } else if lock.told.is_some() && is_late(process, clock, lock.valid_until, now) {
-            let late = clock.since(lock.valid_until);
-            let what = format!("{process:?} was not told of the end of grant {} for {late:?}", lock.grant);
+        } else if lock.told.is_some()
+            && let Some(what) = told_in_time::check(process, lock.grant, lock.valid_until, (now, clock))
+        {
             history.violated("told_in_time", what);
         }
         false
     });
-}
-
-/// Whether `clock` is too late for the news of what was over at `valid_until`.
-pub(crate) fn is_late(process: &Shared, clock: Moment, valid_until: Moment, now: Millis) -> bool {
-    let since_pause = now.saturating_sub(process.resumed_at.load(Ordering::Relaxed));
-    let paused = process.pauses.load(Ordering::Relaxed) != 0 && since_pause <= AFTER_PAUSE;
-    !paused && valid_until.after(ROUNDING) < clock
 }
 
 impl Shared {

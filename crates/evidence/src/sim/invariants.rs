@@ -8,6 +8,7 @@ pub(crate) mod no_stale_write;
 pub(crate) mod nothing_left;
 pub(crate) mod one_holder;
 pub(crate) mod somebody_wins;
+pub(crate) mod told_in_time;
 pub(crate) mod token_order;
 
 use super::history::Violation;

@@ -1,8 +1,9 @@
 //! What the processes of a simulated world do: they lock in every way there is, write under their locks, some of them
 //! carelessly, and let go in every way there is.
 
-use super::audit::{self, Watched};
+use super::audit::Watched;
 use super::history::{Asked, Granted};
+use super::invariants::told_in_time;
 use super::plan::{FaultKind, Millis, Plan};
 use super::process::{Shared, lock};
 use super::random::Random;
@@ -322,10 +323,8 @@ impl Desk {
         let mut history = lock(&self.process.history);
         history.note("loss announced by `lost`");
         if let Some(valid_until) = valid_until
-            && audit::is_late(&self.process, clock, valid_until, now)
+            && let Some(what) = told_in_time::check(&self.process, tenure.grant, valid_until, (now, clock))
         {
-            let late = clock.since(valid_until);
-            let what = format!("{:?} heard of the end of grant {} {late:?} late", self.process, tenure.grant);
             history.violated("told_in_time", what);
         }
     }
