@@ -80,23 +80,40 @@ fn the_same_seed_goes_the_same_way() {
     assert!(first.windows(2).all(|pair| pair[0].1 != pair[1].1), "different seeds are different worlds");
 }
 
-fn is_found(sabotage: Sabotage, invariant: &str) {
-    let found = all(0..SEEDS_WITH_SABOTAGE, sabotage);
-    let found = found.iter().filter(|(_, outcome)| outcome.violations.iter().any(|found| found.invariant == invariant));
-    assert!(0 < found.count(), "{sabotage:?} was not noticed");
+fn is_found(sabotage: Sabotage, invariants: &[&str]) {
+    let worlds = all(0..SEEDS_WITH_SABOTAGE, sabotage);
+    for invariant in invariants {
+        let mut found = worlds.iter().flat_map(|(_, outcome)| &outcome.violations);
+        assert!(found.any(|found| found.invariant == *invariant), "{sabotage:?} was not noticed by {invariant}");
+    }
 }
 
 #[test]
 fn a_storage_without_its_fence_is_found_to_apply_stale_writes() {
-    is_found(Sabotage::FenceOff, "no_stale_write");
+    is_found(Sabotage::FenceOff, &["no_stale_write"]);
 }
 
 #[test]
 fn clocks_beyond_the_allowance_are_found_to_give_two_holders() {
-    is_found(Sabotage::WildClocks, "one_holder");
+    is_found(Sabotage::WildClocks, &["one_holder"]);
 }
 
 #[test]
 fn nodes_that_forget_are_found_to_let_tokens_fall() {
-    is_found(Sabotage::Amnesia, "token_order");
+    is_found(Sabotage::Amnesia, &["token_order"]);
+}
+
+#[test]
+fn pauses_that_nobody_allows_for_are_found_to_make_news_and_answers_late() {
+    is_found(Sabotage::SecretPauses, &["told_in_time", "bounded_wait"]);
+}
+
+#[test]
+fn nodes_that_keep_what_they_say_they_released_are_found_out() {
+    is_found(Sabotage::HoardingNodes, &["nothing_left"]);
+}
+
+#[test]
+fn nodes_that_stay_frozen_are_found_to_let_nobody_win() {
+    is_found(Sabotage::EndlessStorm, &["somebody_wins"]);
 }

@@ -12,7 +12,8 @@ use std::time::Instant;
 const USAGE: &str = "\
 usage: cargo xtask sim --seeds N [--from S] [--jobs J]   many seeds, from S on, on J threads
        cargo xtask sim --seed S                          one seed, told event by event
-       … [--sabotage fence-off|wild-clocks|amnesia]      with something broken on purpose: must fail";
+       … [--sabotage WHAT]                               with something broken on purpose: must fail; fence-off,
+                                                         wild-clocks, amnesia, secret-pauses, hoarding-nodes, endless-storm";
 
 /// Failing seeds that are told before a run gives up.
 const FAILURES_MAX: usize = 10;
@@ -49,12 +50,8 @@ fn read(words: &[String]) -> Result<Task> {
             "--from" => task.from = number()?,
             "--jobs" => task.jobs = number()?,
             "--sabotage" => {
-                task.sabotage = match value.as_str() {
-                    "fence-off" => Sabotage::FenceOff,
-                    "wild-clocks" => Sabotage::WildClocks,
-                    "amnesia" => Sabotage::Amnesia,
-                    _ => bail!("no such sabotage: {value}\n{USAGE}"),
-                }
+                let known = Sabotage::ALL.into_iter().find(|(name, _)| name == value);
+                (_, task.sabotage) = known.with_context(|| format!("no such sabotage: {value}\n{USAGE}"))?;
             }
             _ => bail!("no such option: {word}\n{USAGE}"),
         }

@@ -1,6 +1,6 @@
 //! Lets things go wrong, and right again. What may go wrong in a world was decided by its plan; here it happens.
 
-use super::plan::{FaultKind, Millis};
+use super::plan::{FaultKind, Millis, Sabotage};
 use super::process::{Answer, Condition, Pause};
 use super::random::mix;
 use super::remote::Destination;
@@ -61,6 +61,7 @@ impl FaultKind {
             Self::KilledProcess => "KilledProcess",
             Self::LostWakeUps => "LostWakeUps",
             Self::LossyStorage => "LossyStorage",
+            Self::SlowStorage => "SlowStorage",
         }
     }
 }
@@ -167,7 +168,8 @@ impl World {
             | FaultKind::ReorderedMessages
             | FaultKind::WildNodeClock
             | FaultKind::LostWakeUps
-            | FaultKind::LossyStorage => unreachable!("lasts throughout"),
+            | FaultKind::LossyStorage
+            | FaultKind::SlowStorage => unreachable!("lasts throughout"),
         }
         self.foresee(kind);
     }
@@ -228,6 +230,9 @@ impl World {
                 Condition::Dead { .. } => self.be_reborn(number),
                 Condition::Running => {}
             }
+        }
+        if self.sabotage == Sabotage::EndlessStorm {
+            self.servers.iter_mut().take(self.plan.nodes / 2 + 1).for_each(|server| server.frozen = true);
         }
         self.winding_down.store(true, Ordering::Relaxed);
     }

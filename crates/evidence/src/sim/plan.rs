@@ -50,11 +50,13 @@ pub enum FaultKind {
     LostWakeUps,
     /// The storage loses requests and answers.
     LossyStorage,
+    /// Some requests reach the storage long after they were sent, and out of order.
+    SlowStorage,
 }
 
 impl FaultKind {
     /// All of them.
-    pub const ALL: [Self; 20] = [
+    pub const ALL: [Self; 21] = [
         Self::SlowLink,
         Self::BrokenConnection,
         Self::LostMessages,
@@ -75,6 +77,7 @@ impl FaultKind {
         Self::KilledProcess,
         Self::LostWakeUps,
         Self::LossyStorage,
+        Self::SlowStorage,
     ];
 
     /// In how many of a thousand worlds it may happen. Those that void a promise's assumptions are rarer, so that every
@@ -98,7 +101,7 @@ impl FaultKind {
             Self::FrozenMajority | Self::CrashWithMemory | Self::StandingClock => Some(3),
             Self::CrashWithoutMemory | Self::Flush | Self::CalendarStep | Self::KilledProcess => Some(4),
             Self::LostMessages | Self::DuplicatedRequests | Self::ReorderedMessages => None,
-            Self::WildNodeClock | Self::LostWakeUps | Self::LossyStorage => None,
+            Self::WildNodeClock | Self::LostWakeUps | Self::LossyStorage | Self::SlowStorage => None,
         }
     }
 }
@@ -115,6 +118,24 @@ pub enum Sabotage {
     WildClocks,
     /// Nodes forget everything now and then, tokens do not follow the nodes' time, and no allowance is made for it.
     Amnesia,
+    /// Pauses of processes are not made allowance for when the verdict is found.
+    SecretPauses,
+    /// Nodes say that they have released, and have not.
+    HoardingNodes,
+    /// Most nodes stay frozen when the storm is over.
+    EndlessStorm,
+}
+
+impl Sabotage {
+    /// All of them, by the names under which they are asked for.
+    pub const ALL: [(&str, Self); 6] = [
+        ("fence-off", Self::FenceOff),
+        ("wild-clocks", Self::WildClocks),
+        ("amnesia", Self::Amnesia),
+        ("secret-pauses", Self::SecretPauses),
+        ("hoarding-nodes", Self::HoardingNodes),
+        ("endless-storm", Self::EndlessStorm),
+    ];
 }
 
 /// How messages travel between a process and a node.
@@ -164,6 +185,10 @@ pub(crate) struct Assumptions {
 /// Clocks that agree may still be read so late by one client and so early by another.
 const CALENDARS_AGREE_WITHIN: Millis = 5_000;
 
+/// Came later than the others, so it is drawn apart from them: worlds without it are what they were, among them those of the
+/// seeds that have found something.
+const APART: u64 = 0x5105;
+
 /// Half of the drift that is allowed for, less a little: two clocks may run apart by both of theirs.
 const MODERATE_PPM: u64 = 4_500;
 
@@ -174,11 +199,18 @@ impl Plan {
         let processes = random.pick(&[2, 3, 3, 4]);
         let ttl = random.pick(&[400, 700, 1_500, 3_000, 6_000, 20_000]);
         let node_timeout = random.pick(&[20, 50, 50, 100]).min(ttl / 10);
-        let mut faults: Vec<FaultKind> =
-            FaultKind::ALL.into_iter().filter(|kind| random.happens(kind.worlds_per_mille())).collect();
+        let kinds = FaultKind::ALL.into_iter().filter(|kind| *kind != FaultKind::SlowStorage);
+        let mut faults: Vec<FaultKind> = kinds.filter(|kind| random.happens(kind.worlds_per_mille())).collect();
+        if Random::new(super::random::mix(seed ^ APART)).happens(FaultKind::SlowStorage.worlds_per_mille()) {
+            faults.push(FaultKind::SlowStorage);
+        }
         let amnesia = [FaultKind::CrashWithoutMemory, FaultKind::Flush];
         match sabotage {
-            Sabotage::None | Sabotage::FenceOff => {}
+            Sabotage::None
+            | Sabotage::FenceOff
+            | Sabotage::SecretPauses
+            | Sabotage::HoardingNodes
+            | Sabotage::EndlessStorm => {}
             Sabotage::WildClocks => faults.push(FaultKind::WildNodeClock),
             Sabotage::Amnesia => {
                 faults.extend(amnesia.iter().filter(|kind| !faults.contains(kind)).collect::<Vec<_>>())

@@ -293,7 +293,6 @@ impl Process {
     pub(crate) fn pause(&mut self, until: Millis, how: Pause) {
         // It may be stopped again before it has made up for the time it missed.
         let since = self.now() + self.behind;
-        self.shared.pauses.fetch_add(1, Ordering::Relaxed);
         self.condition = Condition::Paused { until, since, how };
     }
 

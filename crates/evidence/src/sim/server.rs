@@ -44,16 +44,18 @@ pub(crate) struct Server {
     lines: BTreeMap<String, VecDeque<(Arc<str>, u64)>>,
     /// Whose connections are there to hear wake-ups.
     listeners: BTreeMap<Arc<str>, (usize, u64)>,
+    /// It lies: what it says it has released it keeps.
+    hoards: bool,
 }
 
 impl Server {
-    pub(crate) fn new(number: usize, clock: Arc<WorldClock>, ppm: i64, calendar: Duration) -> Self {
+    pub(crate) fn new(number: usize, clock: Arc<WorldClock>, ppm: i64, calendar: Duration, hoards: bool) -> Self {
         let memory = MemoryNode::with_clock(format!("n{number}"), clock);
         memory.clock().set(calendar);
         #[expect(clippy::cast_precision_loss, reason = "a few million are exact")]
         memory.clock().set_rate((1_000_000 + ppm) as f64 / 1_000_000.0);
         let (lines, listeners) = (BTreeMap::new(), BTreeMap::new());
-        Self { memory, up: true, frozen: false, backlog: VecDeque::new(), lines, listeners }
+        Self { memory, up: true, frozen: false, backlog: VecDeque::new(), lines, listeners, hoards }
     }
 
     /// Loses everything that is not a connection.
@@ -90,6 +92,7 @@ impl Server {
                 let leases: Vec<_> = leases.iter().map(|(ownership, ttl)| (ownership, *ttl)).collect();
                 Reply::Extend(at_once(self.memory.extend_many(&leases)))
             }
+            Request::Release(_) if self.hoards => Reply::Release(Releasing::Released),
             Request::Release(ownership) => {
                 let releasing = at_once(self.memory.release(ownership));
                 self.call_for_what_is_free(ownership.prefix(), ownership.resources(), &mut called);

@@ -33,6 +33,9 @@ const CALENDAR: Duration = Duration::from_secs(1_750_000_000);
 /// the release behind it.
 const DELAY_MAX: Millis = 1_000;
 
+/// The longest that a request dawdles on its way to the storage.
+const DAWDLING_MAX: Millis = 12_000;
+
 /// One request and what has become of it.
 #[derive(Debug)]
 pub(crate) struct Call {
@@ -128,6 +131,7 @@ pub(crate) struct World {
     pub(crate) history: Arc<Mutex<History>>,
     pub(crate) winding_down: Arc<AtomicBool>,
     pub(crate) storm: bool,
+    pub(crate) sabotage: Sabotage,
     pub(crate) faults: Counts,
     /// Owners whose key may rightly be left on a server.
     loose: BTreeSet<(usize, String)>,
@@ -142,7 +146,8 @@ impl World {
         let plan = Arc::new(Plan::of(seed, sabotage));
         let random = Random::new(mix(seed ^ 0x0057_0124));
         let clock = Arc::new(WorldClock::default());
-        let servers = (0..plan.nodes).map(|n| Server::new(n, Arc::clone(&clock), plan.node_ppm[n], CALENDAR));
+        let hoards = sabotage == Sabotage::HoardingNodes;
+        let servers = (0..plan.nodes).map(|n| Server::new(n, Arc::clone(&clock), plan.node_ppm[n], CALENDAR, hoards));
         let mut world = Self {
             servers: servers.collect(),
             storage: Storage::new(plan.resources, sabotage != Sabotage::FenceOff),
@@ -158,6 +163,7 @@ impl World {
             history: Arc::default(),
             winding_down: Arc::default(),
             storm: true,
+            sabotage,
             faults: Counts::default(),
             loose: BTreeSet::new(),
             granted_to: BTreeSet::new(),
@@ -355,13 +361,13 @@ impl World {
         self.fold(3, at ^ mix(u64::try_from(call).unwrap_or(0)));
         let sender = Some(sender);
         self.calls.push(Call { process, incarnation, to, request, sender, connection, giving_up: false });
-        if to == Destination::Storage && self.is_lost(FaultKind::LossyStorage, 60)
-            || to != Destination::Storage && self.is_lost(FaultKind::LostMessages, self.plan.links.lost_per_mille)
+        if to == Destination::Storage && self.is_struck(FaultKind::LossyStorage, 60)
+            || to != Destination::Storage && self.is_struck(FaultKind::LostMessages, self.plan.links.lost_per_mille)
         {
             self.give_up_later(call, at);
             return;
         }
-        let arrives = self.arrival(process, server, at, true);
+        let arrives = self.arrival(process, server, at, true) + self.dawdling(to);
         let origin = self.origin(process, server);
         self.schedule_at(arrives, origin, Event::Arrives { call, again: false });
         if to != Destination::Storage && self.storm && self.random.happens(self.plan.links.doubled_per_mille) {
@@ -371,13 +377,13 @@ impl World {
         }
     }
 
-    /// Whether one message is lost, as kinds of fault go; counted if so.
-    fn is_lost(&mut self, kind: FaultKind, per_mille: u64) -> bool {
-        let lost = self.storm && self.plan.has(kind) && self.random.happens(per_mille);
-        if lost {
+    /// Whether a fault that lasts throughout strikes one message; counted if so.
+    fn is_struck(&mut self, kind: FaultKind, per_mille: u64) -> bool {
+        let struck = self.storm && self.plan.has(kind) && self.random.happens(per_mille);
+        if struck {
             self.faults.note(kind.name());
         }
-        lost
+        struck
     }
 
     pub(crate) fn number_of(&self, to: Destination) -> usize {
@@ -410,6 +416,16 @@ impl World {
             arrives += self.random.below(200);
         }
         arrives
+    }
+
+    /// How much longer than others a request to the storage takes: so long now and then that its lock is somebody else's by
+    /// then.
+    fn dawdling(&mut self, to: Destination) -> Millis {
+        if to != Destination::Storage || !self.is_struck(FaultKind::SlowStorage, 80) {
+            return 0;
+        }
+        let ttl = self.plan.ttl_millis();
+        self.random.between(ttl / 2, (2 * ttl).min(DAWDLING_MAX))
     }
 
     /// A call that is in trouble ends by itself, some time.
@@ -448,7 +464,7 @@ impl World {
         self.fold(5, u64::try_from(call).unwrap_or(0));
         let (number, request) = (self.calls[call].process, self.calls[call].request.clone());
         self.tell(|| format!("p{number} storage {request:?} -> {reply:?}"));
-        if self.is_lost(FaultKind::LossyStorage, 60) {
+        if self.is_struck(FaultKind::LossyStorage, 60) {
             self.give_up_later(call, self.now);
         } else {
             self.reply(call, Ok(reply));
@@ -467,7 +483,7 @@ impl World {
         if again {
             return;
         }
-        if self.is_lost(FaultKind::LostMessages, self.plan.links.lost_per_mille) {
+        if self.is_struck(FaultKind::LostMessages, self.plan.links.lost_per_mille) {
             self.give_up_later(call, self.now);
         } else {
             self.reply(call, Ok(reply));
@@ -561,7 +577,7 @@ impl World {
     }
 
     fn put_wake_up_on_its_way(&mut self, server: usize, called: Called) {
-        if self.is_lost(FaultKind::LostWakeUps, 300) {
+        if self.is_struck(FaultKind::LostWakeUps, 300) {
             return;
         }
         let arrives = self.arrival(called.process, server, self.now, false);
@@ -636,6 +652,9 @@ impl World {
         });
         self.tell(|| format!("p{number} {how:?} until {until}"));
         self.processes[number].pause(until, how);
+        if self.sabotage != Sabotage::SecretPauses {
+            self.processes[number].shared.pauses.fetch_add(1, Ordering::Relaxed);
+        }
         self.schedule_at(until, 0, Event::Ends(Fault::Paused(number)));
     }
 
