@@ -3,13 +3,18 @@
 //!
 //! A row begins with the number and names the tests in backticks, `| B07 | … | `b07_one_dead_node` |`; a test says its
 //! number at the beginning of its name. A promise, `| P1 tokens | … |`, may name other tests and files as well; then these
-//! have to be there. `p1_…` stands for every test that begins so.
+//! have to be there. `p1_…` stands for every test that begins so. Every promise that `docs/safety.md` gives is in the table,
+//! and the reader is led to it from there.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::files::Files;
 
 const PAGE: &str = "docs/testing.md";
+
+/// The page that gives the promises, and where it leads those who want to see them tested.
+const PROMISES: &str = "docs/safety.md";
+const LINK: &str = "testing.md#the-promises-and-their-tests";
 
 /// What the table and the tests disagree about.
 pub(super) fn complaints(files: &Files) -> Vec<String> {
@@ -43,6 +48,21 @@ pub(super) fn complaints(files: &Files) -> Vec<String> {
     }
     let unlisted = written.difference(&listed).map(|test| format!("{PAGE}: does not list the test {test}"));
     complaints.extend(unlisted);
+    if let Some(promises) = files.iter().find(|file| file.path == PROMISES) {
+        complaints.extend(untested(&promises.text, &page.text));
+    }
+    complaints
+}
+
+/// Promises that the table of tests does not know, and a way to it that is missing.
+fn untested(promises: &str, page: &str) -> Vec<String> {
+    let (promised, tested) = (rows(promises), rows(page));
+    let forgotten = promised.keys().filter(|promise| !tested.contains_key(**promise));
+    let mut complaints: Vec<String> =
+        forgotten.map(|promise| format!("{PAGE}: does not say what tests {promise} of {PROMISES}")).collect();
+    if !promises.contains(LINK) {
+        complaints.push(format!("{PROMISES}: does not lead to {LINK}"));
+    }
     complaints
 }
 
@@ -133,6 +153,17 @@ mod tests {
         check("| P1 | `c.rs` |", "", &["docs/testing.md: there is no test c.rs"]);
         check("| P1 | none |", "", &["docs/testing.md: P1 names no test"]);
         check("| P1 | `b.rs` |", "fn p1_a() {}", &["docs/testing.md: does not list the test p1_a"]);
+    }
+
+    #[test]
+    fn every_promise_is_tested_and_leads_to_its_tests() {
+        let page = "| P1 tokens | `p1_a` |";
+        let promises = "| P1 | Tokens grow |\n\n[tests](testing.md#the-promises-and-their-tests)";
+        assert_eq!(untested(promises, page), Vec::<String>::new());
+        let more = format!("{promises}\n| P2 | No overlap |");
+        assert_eq!(untested(&more, page), ["docs/testing.md: does not say what tests P2 of docs/safety.md"]);
+        let no_way = untested("| P1 | Tokens grow |", page);
+        assert_eq!(no_way, ["docs/safety.md: does not lead to testing.md#the-promises-and-their-tests"]);
     }
 
     #[test]
