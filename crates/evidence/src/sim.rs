@@ -70,7 +70,7 @@ pub fn run(seed: u64, sabotage: Sabotage, told: bool) -> Outcome {
 }
 
 /// What has to happen now and then over many seeds: if it does not, the simulation no longer reaches what it is there for.
-pub const SOMETIMES: [&str; 24] = [
+pub const SOMETIMES: [&str; 27] = [
     "contended",
     "timed out",
     "unavailable",
@@ -83,6 +83,9 @@ pub const SOMETIMES: [&str; 24] = [
     "granted by overtaking",
     "vote while another node was frozen",
     "node taken again",
+    "vote refused in quarantine",
+    "node enrolled again",
+    "reseeded",
     "many extended in one call",
     "wake-up delivered",
     "lock lost",

@@ -104,6 +104,11 @@ fn nodes_that_forget_are_found_to_let_tokens_fall() {
 }
 
 #[test]
+fn nodes_that_forget_without_the_guard_are_found_to_give_two_holders() {
+    is_found(Sabotage::GuardOff, &["one_holder", "token_order"]);
+}
+
+#[test]
 fn pauses_that_nobody_allows_for_are_found_to_make_news_and_answers_late() {
     is_found(Sabotage::SecretPauses, &["told_in_time", "bounded_wait"]);
 }

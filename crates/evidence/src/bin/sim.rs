@@ -13,7 +13,8 @@ const USAGE: &str = "\
 usage: cargo xtask sim --seeds N [--from S] [--jobs J]   many seeds, from S on, on J threads
        cargo xtask sim --seed S                          one seed, told event by event
        … [--sabotage WHAT]                               with something broken on purpose: must fail; fence-off,
-                                                         wild-clocks, amnesia, secret-pauses, hoarding-nodes, endless-storm";
+                                                         wild-clocks, amnesia, secret-pauses, hoarding-nodes, endless-storm,
+                                                         guard-off";
 
 /// Failing seeds that are told before a run gives up.
 const FAILURES_MAX: usize = 10;

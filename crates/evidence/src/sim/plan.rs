@@ -124,17 +124,20 @@ pub enum Sabotage {
     HoardingNodes,
     /// Most nodes stay frozen when the storm is over.
     EndlessStorm,
+    /// Nodes forget everything now and then, the crash-recovery guard is off, and the verdict takes it for on.
+    GuardOff,
 }
 
 impl Sabotage {
     /// All of them, by the names under which they are asked for.
-    pub const ALL: [(&str, Self); 6] = [
+    pub const ALL: [(&str, Self); 7] = [
         ("fence-off", Self::FenceOff),
         ("wild-clocks", Self::WildClocks),
         ("amnesia", Self::Amnesia),
         ("secret-pauses", Self::SecretPauses),
         ("hoarding-nodes", Self::HoardingNodes),
         ("endless-storm", Self::EndlessStorm),
+        ("guard-off", Self::GuardOff),
     ];
 }
 
@@ -161,6 +164,8 @@ pub(crate) struct Plan {
     pub(crate) ttl: Duration,
     pub(crate) node_timeout: Duration,
     pub(crate) clock_floor: bool,
+    /// Whether all clients have the crash-recovery guard on.
+    pub(crate) guarded: bool,
     /// How long things go wrong.
     pub(crate) storm: Millis,
     pub(crate) links: Links,
@@ -174,9 +179,10 @@ pub(crate) struct Plan {
 /// What the promises need, as far as this world grants it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Assumptions {
-    /// P2: no node forgets a live lock, and clocks stay within the allowance.
+    /// P2: no node forgets a live lock, or the crash-recovery guard is on (P6); and clocks stay within the allowance.
     pub(crate) exclusion: bool,
-    /// P1: counters survive, or the nodes' clocks agree. Grants that are further apart than this are to be in order.
+    /// P1: counters survive, or the crash-recovery guard is on (P6), or the nodes' clocks agree. Grants that are further apart
+    /// than this are to be in order.
     pub(crate) order_beyond: Option<Millis>,
     /// P5: no request takes effect twice, and keys end with their ttl.
     pub(crate) nothing_left: bool,
@@ -185,9 +191,10 @@ pub(crate) struct Assumptions {
 /// Clocks that agree may still be read so late by one client and so early by another.
 const CALENDARS_AGREE_WITHIN: Millis = 5_000;
 
-/// Came later than the others, so it is drawn apart from them: worlds without it are what they were, among them those of the
-/// seeds that have found something.
-const APART: u64 = 0x5105;
+/// What came later than the rest is drawn apart from it: worlds without it are what they were, among them those of the seeds
+/// that have found something.
+const SLOW_STORAGE_APART: u64 = 0x5105;
+const GUARD_APART: u64 = 0x6060;
 
 /// Half of the drift that is allowed for, less a little: two clocks may run apart by both of theirs.
 const MODERATE_PPM: u64 = 4_500;
@@ -201,7 +208,8 @@ impl Plan {
         let node_timeout = random.pick(&[20, 50, 50, 100]).min(ttl / 10);
         let kinds = FaultKind::ALL.into_iter().filter(|kind| *kind != FaultKind::SlowStorage);
         let mut faults: Vec<FaultKind> = kinds.filter(|kind| random.happens(kind.worlds_per_mille())).collect();
-        if Random::new(super::random::mix(seed ^ APART)).happens(FaultKind::SlowStorage.worlds_per_mille()) {
+        if Random::new(super::random::mix(seed ^ SLOW_STORAGE_APART)).happens(FaultKind::SlowStorage.worlds_per_mille())
+        {
             faults.push(FaultKind::SlowStorage);
         }
         let amnesia = [FaultKind::CrashWithoutMemory, FaultKind::Flush];
@@ -212,7 +220,7 @@ impl Plan {
             | Sabotage::HoardingNodes
             | Sabotage::EndlessStorm => {}
             Sabotage::WildClocks => faults.push(FaultKind::WildNodeClock),
-            Sabotage::Amnesia => {
+            Sabotage::Amnesia | Sabotage::GuardOff => {
                 faults.extend(amnesia.iter().filter(|kind| !faults.contains(kind)).collect::<Vec<_>>())
             }
         }
@@ -243,6 +251,10 @@ impl Plan {
         }
         let clock_floor = sabotage != Sabotage::Amnesia && random.happens(700);
         let forgets = amnesia.iter().any(|kind| has(*kind));
+        // It is there for nodes that forget, and has to be no hindrance where none does.
+        let guarded = Random::new(super::random::mix(seed ^ GUARD_APART)).happens(if forgets { 600 } else { 150 });
+        let guarded = guarded && sabotage != Sabotage::Amnesia || sabotage == Sabotage::GuardOff;
+        let forgets = forgets && !guarded;
         let steps = has(FaultKind::CalendarStep) || has(FaultKind::WildNodeClock);
         let clocks_go_on = !has(FaultKind::StandingClock);
         let order_beyond = match (forgets, in_step && !steps && clocks_go_on && clock_floor) {
@@ -263,6 +275,7 @@ impl Plan {
             ttl: Duration::from_millis(ttl),
             node_timeout: Duration::from_millis(node_timeout),
             clock_floor,
+            guarded: guarded && sabotage != Sabotage::GuardOff,
             storm: (ttl * random.between(4, 10)).clamp(4_000, 20_000),
             links,
             process_ppm,
@@ -274,6 +287,11 @@ impl Plan {
 
     pub(crate) fn has(&self, kind: FaultKind) -> bool {
         self.faults.contains(&kind)
+    }
+
+    /// The longest ttl that anybody asks for.
+    pub(crate) fn longest_ttl(&self) -> Duration {
+        2 * self.ttl
     }
 
     pub(crate) fn ttl_millis(&self) -> Millis {

@@ -7,8 +7,8 @@ use super::plan::Millis;
 use super::process::{Delivery, Shared, lock};
 use async_trait::async_trait;
 use redlock_core::{
-    Acquisition, Extension, Inspection, KeyPrefix, Listener, LockNode, NodeError, Ownership, Place, Raising, Releasing,
-    Resources, Ttl,
+    Acquisition, Enrolment, Extension, Inspection, KeyPrefix, Listener, LockNode, NodeError, Ownership, Place, Raising,
+    Releasing, Resources, Standing, Ttl,
 };
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -32,6 +32,8 @@ pub(crate) enum Request {
     Listen(Arc<str>),
     Leave(KeyPrefix, Resources, Place),
     Inspect(KeyPrefix, Resources),
+    Standing(KeyPrefix, Duration),
+    Enroll(KeyPrefix, Enrolment),
     /// Raises the fence, and reads.
     Claim {
         resource: usize,
@@ -57,6 +59,7 @@ pub(crate) enum Reply {
     Release(Releasing),
     Done,
     Inspect(Vec<Inspection>),
+    Stands(Standing),
     Claimed(i64),
     Stale,
 }
@@ -205,6 +208,20 @@ impl LockNode for Remote {
     async fn inspect(&self, prefix: &KeyPrefix, resources: &Resources) -> Result<Vec<Inspection>, NodeError> {
         match self.ask(Request::Inspect(prefix.clone(), resources.clone())).await? {
             Reply::Inspect(inspections) => Ok(inspections),
+            reply => unexpected(&reply),
+        }
+    }
+
+    async fn standing(&self, prefix: &KeyPrefix, quarantine: Duration) -> Result<Standing, NodeError> {
+        match self.ask(Request::Standing(prefix.clone(), quarantine)).await? {
+            Reply::Stands(standing) => Ok(standing),
+            reply => unexpected(&reply),
+        }
+    }
+
+    async fn enroll(&self, prefix: &KeyPrefix, enrolment: &Enrolment) -> Result<Standing, NodeError> {
+        match self.ask(Request::Enroll(prefix.clone(), *enrolment)).await? {
+            Reply::Stands(standing) => Ok(standing),
             reply => unexpected(&reply),
         }
     }

@@ -6,8 +6,8 @@ use super::remote::{Reply, Request};
 use futures_util::FutureExt as _;
 use redlock_backends::MemoryNode;
 use redlock_core::{
-    Acquisition, Clock, HeldBy, Holder, KeyPrefix, LockNode as _, Manner, Moment, NodeError, Place, Releasing,
-    Remaining, Resource, Resources,
+    Acquisition, Clock, Enrolment, HeldBy, Holder, KeyPrefix, LockNode as _, Manner, Moment, NodeError, Ownership,
+    Place, Releasing, Remaining, Resource, Resources, Service,
 };
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -58,6 +58,12 @@ impl Server {
         Self { memory, up: true, frozen: false, backlog: VecDeque::new(), lines, listeners, hoards }
     }
 
+    /// Is taken into service under the crash-recovery guard, as a node of a fresh deployment.
+    pub(crate) fn enroll_fresh(&self, quarantine: Duration) {
+        let enrolment = Enrolment { base: 0, quarantine, at_once: true };
+        at_once(self.memory.enroll(&KeyPrefix::default(), &enrolment));
+    }
+
     /// Loses everything that is not a connection.
     pub(crate) fn forget(&mut self) {
         self.memory.forget();
@@ -70,13 +76,34 @@ impl Server {
     }
 
     /// Does what it is asked, at once, as a script does.
-    pub(crate) fn execute(&mut self, from: (usize, u64), request: &Request) -> (Reply, Vec<Called>) {
+    pub(crate) fn execute(&mut self, from: (usize, u64), request: &Request) -> (Result<Reply, NodeError>, Vec<Called>) {
         let mut called = Vec::new();
-        let reply = match request {
+        let refused = match request {
+            Request::Acquire(ownership, ..) | Request::Raise(ownership, _) => self.refusal(ownership),
+            Request::Extend(leases) => leases.first().and_then(|(ownership, _)| self.refusal(ownership)),
+            _ => None,
+        };
+        match refused {
+            Some(refused) => (Err(refused), called),
+            None => (Ok(self.reply(from, request, &mut called)), called),
+        }
+    }
+
+    /// What a node in quarantine answers whoever has the guard on.
+    fn refusal(&self, ownership: &Ownership) -> Option<NodeError> {
+        let standing = at_once(self.memory.standing(ownership.prefix(), ownership.quarantine()?));
+        match standing.service {
+            Service::Enrolled => None,
+            Service::Quarantined { remaining } => Some(NodeError::Quarantined { remaining }),
+        }
+    }
+
+    fn reply(&mut self, from: (usize, u64), request: &Request, called: &mut Vec<Called>) -> Reply {
+        match request {
             Request::Acquire(ownership, ttl, floor, place) => {
                 let in_the_way = place
                     .as_ref()
-                    .and_then(|place| self.in_the_way(ownership.prefix(), ownership.resources(), place, &mut called));
+                    .and_then(|place| self.in_the_way(ownership.prefix(), ownership.resources(), place, called));
                 Reply::Acquire(match in_the_way {
                     Some(held) => Acquisition::Held(held),
                     None => {
@@ -95,7 +122,7 @@ impl Server {
             Request::Release(_) if self.hoards => Reply::Release(Releasing::Released),
             Request::Release(ownership) => {
                 let releasing = at_once(self.memory.release(ownership));
-                self.call_for_what_is_free(ownership.prefix(), ownership.resources(), &mut called);
+                self.call_for_what_is_free(ownership.prefix(), ownership.resources(), called);
                 let passed_on = releasing == Releasing::Released && !called.is_empty();
                 Reply::Release(if passed_on { Releasing::PassedOn } else { releasing })
             }
@@ -105,13 +132,14 @@ impl Server {
             }
             Request::Leave(prefix, resources, place) => {
                 self.leave(resources, place);
-                self.call_for_what_is_free(prefix, resources, &mut called);
+                self.call_for_what_is_free(prefix, resources, called);
                 Reply::Done
             }
             Request::Inspect(prefix, resources) => Reply::Inspect(at_once(self.memory.inspect(prefix, resources))),
+            Request::Standing(prefix, quarantine) => Reply::Stands(at_once(self.memory.standing(prefix, *quarantine))),
+            Request::Enroll(prefix, enrolment) => Reply::Stands(at_once(self.memory.enroll(prefix, enrolment))),
             Request::Claim { .. } | Request::Write { .. } => unreachable!("nodes store no data"),
-        };
-        (reply, called)
+        }
     }
 
     fn held(&self, prefix: &KeyPrefix, resource: &Resource) -> Option<HeldBy> {

@@ -10,7 +10,8 @@ use super::random::Random;
 use super::remote::{Destination, Reply, Request};
 use futures_util::future::{Either, select};
 use redlock_core::{
-    AcquireError, Election, Guard, Held, KeepAlive, OnLoss, Redlock, ReleaseOutcome, Resource, Retry, WorkError,
+    AcquireError, Election, EnrollError, FencingToken, Guard, Held, KeepAlive, OnLoss, Redlock, ReleaseOutcome,
+    Resource, Retry, WorkError,
 };
 use std::pin::pin;
 use std::sync::Arc;
@@ -35,6 +36,9 @@ pub(crate) struct Desk {
 
 /// A resource's name by its number, as far as there are any.
 pub(crate) const RESOURCES: [&str; 3] = ["orders/42", "reports", "stock"];
+
+/// A quarantine lasts for eight pauses and a little, or half as long again by a calendar that is far too slow.
+const LOOKS_AFTER_NODES_MAX: usize = 40;
 
 /// Nobody holds a lock on purpose for longer than this many ttls, nor than this.
 const HELD_TTLS_MAX: u64 = 2;
@@ -292,6 +296,25 @@ impl Worker {
             _ => matches!(acquire.acquire_unless(sleep(patience)).await, Err(AcquireError::Cancelled { .. })),
         };
         lock(&self.desk.process.history).note(if cancelled { "cancelled" } else { "not cancelled in time" });
+    }
+
+    /// Goes on after most nodes have lost their memory. Whoever does this has to know the highest token of all, as a storage
+    /// does in which every holder claims before anything else.
+    pub(crate) async fn look_after_nodes(self) {
+        let highest = lock(&self.desk.process.history).grants.iter().map(|grant| grant.token).max();
+        let highest = FencingToken::assume_granted(highest.unwrap_or(1)).expect("it was one");
+        let pause = ms(self.desk.plan.ttl_millis() / 4 + 100);
+        for _ in 0..LOOKS_AFTER_NODES_MAX {
+            match self.redlock.reseed(highest).await {
+                // Most of them remember, and take in the others.
+                Err(EnrollError::EnrolledAlready { .. }) => return,
+                Ok(_) => lock(&self.desk.process.history).note("reseeded"),
+                Err(_) => {}
+            }
+            sleep(pause).await;
+        }
+        let what = "most nodes have lost their memory and cannot be enrolled again".to_owned();
+        lock(&self.desk.process.history).violated("somebody_wins", what);
     }
 
     /// After the storm: everybody wants the same, and everybody gets it.

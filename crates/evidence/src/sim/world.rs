@@ -18,7 +18,7 @@ use super::random::{ClientRandomness, Random, mix};
 use super::remote::{Destination, GIVES_UP_AFTER, Remote, Reply, Request};
 use super::server::{Called, Server, Storage, WorldClock};
 use super::workload::{Desk, Worker};
-use redlock_core::{Acquisition, LockNode, Manner, NodeError, Redlock};
+use redlock_core::{Acquisition, LockNode, Manner, NodeError, Redlock, Service, Standing};
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -175,6 +175,9 @@ impl World {
             let plan = format!("{:?}", world.plan);
             world.tell(|| plan);
         }
+        if world.plan.guarded {
+            world.servers.iter().for_each(|server| server.enroll_fresh(world.plan.longest_ttl()));
+        }
         for number in 0..world.plan.processes {
             let (process, client) = world.give_birth(number, 0);
             world.processes.push(process);
@@ -200,6 +203,7 @@ impl World {
             self.violated("somebody_wins", what);
         }
         self.settle();
+        self.be_looked_after();
         self.contest();
         self.end()
     }
@@ -223,6 +227,15 @@ impl World {
         history.left_by_the_dead = left.iter().any(|locks| !locks.is_empty());
         let violations = super::invariants::nothing_left::check(&self.plan, left, &self.loose);
         history.violations.extend(violations);
+    }
+
+    /// Under the crash-recovery guard somebody looks after nodes of which most have lost their memory.
+    fn be_looked_after(&mut self) {
+        if self.plan.guarded {
+            let operator = self.worker(0);
+            self.processes[0].start(operator.look_after_nodes());
+            self.run_until(Millis::MAX, |world| world.tasks_left() == 0);
+        }
     }
 
     fn contest(&mut self) {
@@ -486,17 +499,17 @@ impl World {
         if self.is_struck(FaultKind::LostMessages, self.plan.links.lost_per_mille) {
             self.give_up_later(call, self.now);
         } else {
-            self.reply(call, Ok(reply));
+            self.reply(call, reply);
         }
     }
 
-    fn note_execution(&mut self, call: usize, server: usize, reply: &Reply) {
+    fn note_execution(&mut self, call: usize, server: usize, reply: &Answer) {
         let Call { process, incarnation, ref request, .. } = self.calls[call];
         let ended = self.calls[call].is_ended();
         let is_dead = self.processes[process].shared.incarnation != incarnation;
         let mut history = lock(&self.history);
         match (request, reply) {
-            (Request::Acquire(ownership, _, _, place), Reply::Acquire(Acquisition::Granted { .. })) => {
+            (Request::Acquire(ownership, _, _, place), Ok(Reply::Acquire(Acquisition::Granted { .. }))) => {
                 let key = (server, ownership.owner().expose().to_owned());
                 if ended || is_dead {
                     // Nobody heard of it who could give it back.
@@ -514,21 +527,26 @@ impl World {
                     history.note("vote while another node was frozen");
                 }
             }
+            (Request::Acquire(..), Err(_)) => history.note("vote refused in quarantine"),
             (Request::Raise(..), _) => history.note("raise"),
             (Request::Extend(leases), _) if 1 < leases.len() => history.note("many extended in one call"),
+            (Request::Enroll(..), Ok(Reply::Stands(Standing { service: Service::Enrolled, .. }))) => {
+                history.note("node enrolled again");
+            }
             _ => {}
         }
         drop(history);
         let summary = match reply {
-            Reply::Acquire(Acquisition::Granted { counter }) => *counter,
-            Reply::Acquire(_) => 1,
-            Reply::Raise(raising) => mix(match raising {
+            Err(_) => 3,
+            Ok(Reply::Acquire(Acquisition::Granted { counter })) => *counter,
+            Ok(Reply::Acquire(_)) => 1,
+            Ok(Reply::Raise(raising)) => mix(match raising {
                 redlock_core::Raising::At(counter) => *counter,
                 redlock_core::Raising::NotOwner => 2,
             }),
-            Reply::Extend(extensions) => u64::try_from(extensions.len()).unwrap_or(0) + 10,
-            Reply::Release(releasing) => 20 + u64::from(*releasing == redlock_core::Releasing::Released),
-            _ => 30,
+            Ok(Reply::Extend(extensions)) => u64::try_from(extensions.len()).unwrap_or(0) + 10,
+            Ok(Reply::Release(releasing)) => 20 + u64::from(*releasing == redlock_core::Releasing::Released),
+            Ok(_) => 30,
         };
         self.fold(4, summary ^ mix(u64::try_from(call).unwrap_or(0)));
         if self.log.is_some() {
@@ -614,6 +632,7 @@ impl World {
         let builder = Redlock::builder().nodes(nodes).ttl(self.plan.ttl).node_timeout(self.plan.node_timeout);
         let builder = builder.clock(Arc::clone(&process.shared) as _).randomness(randomness);
         let builder = if self.plan.clock_floor { builder } else { builder.without_clock_floor() };
+        let builder = if self.plan.guarded { builder.crash_guard(self.plan.longest_ttl()) } else { builder };
         let client = builder.build().expect("a plan's settings work");
         (process, client)
     }
