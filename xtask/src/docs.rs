@@ -26,6 +26,7 @@ use anyhow::{Context, Result, bail, ensure};
 
 pub(crate) use self::links::complaints;
 use crate::run::{self, cargo, root, succeeds};
+use crate::servers;
 use crate::tidy::files::Files;
 
 /// The folder of the book.
@@ -50,6 +51,8 @@ pub(crate) fn run(words: &[&str]) -> Result<()> {
 }
 
 fn everything() -> Result<()> {
+    // What the book's commands need is what the tests need.
+    servers::ensure_installed(false)?;
     let files = Files::tracked()?;
     let complaints = complaints(&files);
     ensure!(complaints.is_empty(), "the book is not in order:\n  {}", complaints.join("\n  "));
