@@ -19,6 +19,7 @@
 //! processes.
 
 pub mod exit;
+#[allow(rustdoc::broken_intra_doc_links, reason = "what is documented here is what people read in a terminal")]
 pub mod options;
 pub mod settings;
 pub mod output;

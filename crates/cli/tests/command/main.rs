@@ -4,6 +4,7 @@
 
 mod support;
 
+mod connections;
 mod doctor;
 mod doctor_database;
 mod enroll;

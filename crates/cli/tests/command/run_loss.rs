@@ -123,6 +123,27 @@ async fn b71_a_killed_wrapper_takes_its_group_along() -> TestResult {
     Ok(())
 }
 
+/// Somebody ends the guardian as well: the program itself still dies with the command. What it has started does not, and the page
+/// says so.
+#[tokio::test]
+async fn b71_without_its_guardian_the_program_itself_still_dies() -> TestResult {
+    let servers = Servers::start(3).await?;
+    let redlock = Redlock::of(&servers);
+    let (call, group) = begin(&redlock, &["--ttl", "3s"], STUBBORN).await;
+    let is_guardian = |pid: &i32| read(std::path::Path::new(&format!("/proc/{pid}/cmdline"))).contains("__guardian");
+    let guardian = children_of(call.process.pid()).into_iter().find(is_guardian).expect("there is one");
+    rustix::process::kill_process(rustix::process::Pid::from_raw(guardian).unwrap(), Signal::KILL)?;
+    eventually(LONG, || async { if call.stderr().contains("guardian") { Ok(()) } else { Err("not told yet") } })
+        .await?;
+    call.process.kill();
+    eventually(LONG, || async { if alive_in_group(group).contains(&group) { Err("it lives") } else { Ok(()) } })
+        .await?;
+    let group = rustix::process::Pid::from_raw(group).unwrap();
+    // Err: nobody was left.
+    let _ = rustix::process::kill_process_group(group, Signal::KILL);
+    Ok(())
+}
+
 /// The fate of a command that was only frozen is the same: the guardian does not let the group outlive the validity.
 #[tokio::test]
 async fn b71_a_frozen_wrapper_does_not_let_its_program_outlive_the_lock() -> TestResult {

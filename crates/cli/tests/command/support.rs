@@ -156,6 +156,18 @@ pub(crate) fn alive_in_group(group: i32) -> Vec<i32> {
     .collect()
 }
 
+/// The children of a process.
+pub(crate) fn children_of(parent: u32) -> Vec<i32> {
+    let pids = fs::read_dir("/proc").expect("Linux").flatten();
+    let pids = pids.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
+    pids.filter(|pid| {
+        let stat = read(Path::new(&format!("/proc/{pid}/stat")));
+        let fields = stat.rsplit_once(')').map(|(_, rest)| rest.split_whitespace());
+        fields.and_then(|mut fields| fields.nth(1)).and_then(|field| field.parse().ok()) == Some(parent)
+    })
+    .collect()
+}
+
 /// Waits until nobody of a group is alive.
 pub(crate) async fn assert_group_gone(group: i32, within: Duration) {
     let gone = eventually(within, || async {
