@@ -56,10 +56,17 @@ pub fn command(arguments: Vec<OsString>) -> ExitCode {
         Some(run::guardian::MODE) => return run::guardian::keep_watch(),
         _ => {}
     }
+    // Known before the rest is, so that what is wrong with the rest is said in the same way.
+    let json = arguments.iter().take_while(|argument| *argument != "--").any(|argument| argument == "--json");
     let options = match Options::try_parse_from(arguments) {
         Ok(options) => options,
         Err(asked_for_help) if !asked_for_help.use_stderr() => {
             return if asked_for_help.print().is_ok() { ExitCode::SUCCESS } else { Exit::Output.into() };
+        }
+        Err(error) if json => {
+            let failure = Failure::new(Exit::Usage, error.render().to_string().trim_end());
+            Output::new(true).failure(&failure);
+            return failure.exit.into();
         }
         Err(error) => {
             // Nowhere to say it if the stream of errors is closed; the number says it all the same.

@@ -9,8 +9,11 @@ use crate::signals::Signals;
 use redlock_core::{AcquireError, Guard, Redlock};
 use std::time::Duration;
 
-/// How long a command may wait, before it ends, for what goes on in the background: releases, and late answers.
-const SETTLE_PATIENCE: Duration = Duration::from_secs(2);
+/// How long a command waits, before it ends, for what goes on in the background (releases, and late answers): so many times as
+/// long as a quorum took to answer at first, within these limits. A node that is down or frozen is not waited for any longer;
+/// what was sent to it lies in its buffers, in order.
+const SETTLE_TIMES: u32 = 10;
+const SETTLE_PATIENCE: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(2));
 
 /// A lock, and the client that holds it.
 #[derive(Debug)]
@@ -19,6 +22,8 @@ pub struct Locked {
     pub redlock: Redlock,
     /// The lock.
     pub guard: Guard,
+    /// How long a quorum of nodes took to answer at first.
+    pub nodes_took: Duration,
 }
 
 /// How the wait for a lock ended.
@@ -51,22 +56,22 @@ pub async fn take(options: &LockOptions, settings: &Settings, signals: &mut Sign
         false => options.wait.unwrap_or(settings.wait),
     };
     let request = redlock.request(options.resources.as_slice()).wait(wait);
-    let mut interrupted = None;
+    let (mut interrupted, mut nodes_took) = (None, Duration::ZERO);
     let acquired = {
         let interrupt = async { interrupted = Some(signals.next_to_end().await) };
         tokio::select! {
             biased;
             () = interrupt => Err(AcquireError::Cancelled { attempts: 0 }),
             acquired = async {
-                quorum::warm_up(&nodes).await;
+                nodes_took = quorum::warm_up(&nodes).await;
                 request.acquire().await
             } => acquired,
         }
     };
     match acquired {
-        Ok(guard) => Ok(Taken::Locked(Box::new(Locked { redlock, guard }))),
+        Ok(guard) => Ok(Taken::Locked(Box::new(Locked { redlock, guard, nodes_took }))),
         Err(error) => {
-            settle(&redlock).await;
+            settle(&redlock, nodes_took).await;
             match interrupted {
                 Some(signal) => Ok(Taken::Interrupted(of_signal(signal.as_raw()))),
                 None => Err(error.into()),
@@ -75,13 +80,14 @@ pub async fn take(options: &LockOptions, settings: &Settings, signals: &mut Sign
     }
 }
 
-/// Waits for what goes on in the background, within reason.
+/// Waits for what goes on in the background, within reason: as nodes that took so long to answer deserve.
 ///
 /// # Cancel safety
 /// Dropping the future changes nothing.
-pub async fn settle(redlock: &Redlock) {
+pub async fn settle(redlock: &Redlock, nodes_took: Duration) {
+    let patience = nodes_took.saturating_mul(SETTLE_TIMES).clamp(SETTLE_PATIENCE.0, SETTLE_PATIENCE.1);
     // What is not done by then ends with its ttl.
-    let _ = tokio::time::timeout(SETTLE_PATIENCE, redlock.settled()).await;
+    let _ = tokio::time::timeout(patience, redlock.settled()).await;
 }
 
 /// A moment of the calendar, as whole seconds since 1970, so that a shell can compare it with `date +%s`.

@@ -54,7 +54,7 @@ const BURIAL_PATIENCE: Duration = Duration::from_secs(2);
 pub async fn run(options: RunOptions, common: &Common, output: &Output) -> Result<u8, Failure> {
     let settings = Settings::gather(common)?;
     let mut signals = Signals::listen()?;
-    let Locked { redlock, guard } = match lock::take(&options.lock, &settings, &mut signals).await? {
+    let Locked { redlock, guard, nodes_took } = match lock::take(&options.lock, &settings, &mut signals).await? {
         Taken::Locked(locked) => *locked,
         Taken::Interrupted(code) => return Ok(code),
     };
@@ -77,7 +77,7 @@ pub async fn run(options: RunOptions, common: &Common, output: &Output) -> Resul
         Err(failure) => Err(failure),
     };
     let release = guard.release().await;
-    lock::settle(&redlock).await;
+    lock::settle(&redlock, nodes_took).await;
     let code = outcome?;
     if release.outcome == ReleaseOutcome::AlreadyGone {
         return Err(lost("it was gone when it was to be given back, so somebody else may have had it meanwhile"));

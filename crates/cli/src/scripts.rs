@@ -79,7 +79,7 @@ pub async fn acquire(options: AcquireOptions, common: &Common, output: &Output) 
         Taken::Interrupted(code) => return Ok(code),
     };
     // Slow nodes are to hold it as well.
-    lock::settle(&locked.redlock).await;
+    lock::settle(&locked.redlock, locked.nodes_took).await;
     let guard = locked.guard;
     let told = lock::calendar_in(guard.remaining()).and_then(|deadline| {
         let owner = guard.owner().expose();
@@ -106,7 +106,7 @@ pub async fn acquire(options: AcquireOptions, common: &Common, output: &Output) 
         }
         Err(failure) => {
             guard.release().await;
-            lock::settle(&locked.redlock).await;
+            lock::settle(&locked.redlock, locked.nodes_took).await;
             Err(failure)
         }
     }

@@ -16,12 +16,16 @@ use redlock_core::{Fingerprint, KeyPrefix, Owner, RESERVED_FIRST_CHARACTER, Reso
 use serde::Serialize;
 use std::collections::BTreeSet;
 use std::time::Duration;
+use tokio::time::Instant;
 
 /// How many keys a server is asked to look at in one step of a scan.
 const SCAN_STEP: usize = 500;
 
 /// How many steps a scan takes on one server at most: half a million keys.
 const SCAN_STEPS_MAX: usize = 1_000;
+
+/// How often nodes that do not answer are tried again, while somebody watches.
+const TRY_AGAIN_EVERY: Duration = Duration::from_secs(3);
 
 /// A lock as all nodes see it.
 #[derive(Clone, Debug, Serialize)]
@@ -167,6 +171,8 @@ fn remaining_of(state: &State) -> u64 {
 pub struct Survey {
     prefix: KeyPrefix,
     nodes: Vec<(String, Result<Remote, Unanswered>)>,
+    /// When nodes that do not answer are tried again.
+    again: Instant,
 }
 
 /// The names of locks that were found.
@@ -202,22 +208,28 @@ impl Survey {
             let nodes = nodes.iter().map(said).collect();
             return Err(Failure { exit, message: "no node can be asked".into(), nodes });
         }
-        Ok(Self { prefix, nodes })
+        Ok(Self { prefix, nodes, again: Instant::now() + TRY_AGAIN_EVERY })
     }
 
-    /// Connects again to those nodes that do not answer.
+    /// Looks which nodes still answer, all at once, and connects to the others now and then: a node that is frozen takes its time
+    /// to say nothing.
     ///
     /// # Cancel safety
     /// As [`Survey::begin`].
     pub async fn reconnect(&mut self, settings: &Settings) {
-        for (position, (_, node)) in self.nodes.iter_mut().enumerate() {
-            let broken = match node {
-                Ok(remote) => remote.ask::<Value>(&command(&["TIME"])).await.is_err(),
-                Err(_) => true,
-            };
-            if broken {
-                *node = Remote::connect(settings, position).await;
+        let due = self.again <= Instant::now();
+        let looks = self.nodes.iter_mut().enumerate().map(async |(position, (_, node))| match node {
+            Ok(remote) => {
+                if let Err(error) = remote.ask::<Value>(&command(&["TIME"])).await {
+                    *node = Err(error);
+                }
             }
+            Err(_) if due => *node = Remote::connect(settings, position).await,
+            Err(_) => {}
+        });
+        join_all(looks).await;
+        if due {
+            self.again = Instant::now() + TRY_AGAIN_EVERY;
         }
     }
 

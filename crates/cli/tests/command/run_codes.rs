@@ -144,6 +144,26 @@ async fn a_failure_is_json_if_that_is_asked_for() -> TestResult {
     assert_eq!(said["error"], "contended");
     assert_eq!(said["code"], 75);
     assert!(said["nodes"][0]["said"].as_str().unwrap().contains("held by"), "{said}");
+    let typed = Redlock::of(&servers).call(&["--json", "run", "r"]).await;
+    let said: serde_json::Value = serde_json::from_str(&typed.stderr)?;
+    assert_eq!((&said["error"], typed.code), (&"usage".into(), 64), "{typed:?}");
+    Ok(())
+}
+
+/// Nodes that are down or frozen cost no more than a moment at the beginning and at the end.
+#[tokio::test]
+async fn a_dead_and_a_frozen_node_hold_nobody_up() -> TestResult {
+    let servers = Servers::start(5).await?;
+    let redlock = Redlock::of(&servers);
+    servers[3].kill();
+    servers[4].freeze()?;
+    let began = tokio::time::Instant::now();
+    let ended = redlock.call(&["run", "r", "--", "true"]).await;
+    assert_eq!(ended.code, 0, "{ended:?}");
+    hold_elsewhere(&servers[..3], "r").await;
+    assert_eq!(redlock.call(&["run", "-n", "r", "--", "true"]).await.code, 75);
+    // An order of magnitude more than both take on a machine that has nothing else to do.
+    assert!(began.elapsed() < ms(10_000), "{:?}", began.elapsed());
     Ok(())
 }
 
