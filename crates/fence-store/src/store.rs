@@ -23,7 +23,7 @@ use crate::row::{Row, Upsert};
 use crate::schema::{LedgerTable, POSTGRES_INSTALL_LOCK, RESOURCE, TOKEN, TRANSACTION_ID, display, find_unique_key};
 use crate::telemetry::record;
 use crate::transaction::{Settled, Ticket, Transaction};
-use crate::write::{self, Applied};
+use crate::write::{self, Applied, Claimed};
 
 /// How often an operation that runs as a whole here is run again when it lost a race. Others made progress each time.
 const RACES_MAX: usize = 10;
@@ -178,8 +178,9 @@ impl<DB: Dialect> FenceStore<DB> {
     ///
     /// # Errors
     /// [`FenceError::Stale`], [`FenceError::NoSuchRow`] (the row is not there: use [`upsert`](Self::upsert); the ledger has
-    /// been raised, so that no older holder can insert it now), [`FenceError::Unknown`] if the answer was lost (claiming
-    /// again is right), and the errors of any write.
+    /// been raised, so that no older holder can insert it now), [`FenceError::Unknown`] if the answer was lost, or on
+    /// MySQL the row could not be read after its fence had been raised (claiming again is right), and the errors of any
+    /// write.
     ///
     /// # Cancel safety
     /// If the future is dropped the fence may or may not have been raised; claiming again is right.
@@ -799,13 +800,27 @@ impl<DB: Dialect> FenceStore<DB> {
     async fn try_claim(&self, grant: &Grant, row: &Row, claiming: &write::Claiming) -> Result<DB::Row, FenceError> {
         let mut lease = self.lease().await?;
         self.check_row(&mut lease, row).await?;
-        if self.keys.name_one_row(&mut lease, row).await? {
-            let first = write::claim_alone(&mut lease, claiming).await;
-            // The fence may have been raised before the answer was lost, so this is no error like any other.
-            if let Some(read) = first.map_err(FenceError::of_commit)? {
-                return Ok(read);
-            }
+        if !self.keys.name_one_row(&mut lease, row).await? {
+            return self.claim_under_lock(lease, grant, row, claiming).await;
         }
+        match write::claim_alone(&mut lease, claiming).await? {
+            Claimed::Read(read) => Ok(read),
+            Claimed::NotRaised => self.claim_under_lock(lease, grant, row, claiming).await,
+            Claimed::Overtaken => match self.claim_under_lock(lease, grant, row, claiming).await {
+                // It had been written to before this failed.
+                Err(FenceError::Database { source }) => Err(FenceError::Unknown { source }),
+                result => result,
+            },
+        }
+    }
+
+    async fn claim_under_lock(
+        &self,
+        mut lease: Lease<'static, DB>,
+        grant: &Grant,
+        row: &Row,
+        claiming: &write::Claiming,
+    ) -> Result<DB::Row, FenceError> {
         begin(&mut lease, Isolation::default()).await?;
         match write::claim_under_lock(&mut lease, grant, row, claiming).await {
             Err(FenceError::NoSuchRow { .. }) => lease.rollback().await,

@@ -241,30 +241,45 @@ impl Claiming {
     }
 }
 
-/// Raises a row's fence as a transaction of its own and reads the row; `None` if none was raised. The key names one row at
-/// most.
+/// What came of a claim that was a transaction of its own, or two.
+pub(crate) enum Claimed<R> {
+    Read(R),
+    /// The fence was raised, and somebody newer raised it further before the row was read.
+    Overtaken,
+    /// No row was matched.
+    NotRaised,
+}
+
+/// Raises a row's fence as a transaction of its own and reads the row. The key names one row at most.
+///
+/// On MySQL the fence may have been raised and kept when this fails, whatever the reason is that the row was not read: then
+/// the outcome is unknown, also where the database told what kept it from answering.
 pub(crate) async fn claim_alone<DB: Dialect>(
     lease: &mut Lease<'_, DB>,
     claiming: &Claiming,
-) -> sqlx::Result<Option<DB::Row>> {
-    Ok(raised_rows(lease, claiming.alone.clone(), &claiming.read).await?.pop())
+) -> Result<Claimed<DB::Row>, FenceError> {
+    if DB::FLAVOR != Flavor::MySql {
+        let raised = lease.fetch_all(DB::query(claiming.alone.clone())).await;
+        return Ok(raised.map_err(FenceError::of_commit)?.pop().map_or(Claimed::NotRaised, Claimed::Read));
+    }
+    if update_alone(lease, claiming.alone.clone()).await.map_err(FenceError::of_commit)?.is_none() {
+        return Ok(Claimed::NotRaised);
+    }
+    let read = lease.fetch_all(DB::query(claiming.read.clone())).await;
+    Ok(read.map_err(|source| FenceError::Unknown { source })?.pop().map_or(Claimed::Overtaken, Claimed::Read))
 }
 
-async fn raised_rows<DB: Dialect>(
-    lease: &mut Lease<'_, DB>,
-    raise: Rendered,
-    read: &Rendered,
-) -> sqlx::Result<Vec<DB::Row>> {
+/// Raises a row's fence within a transaction and reads the row.
+async fn raised_rows<DB: Dialect>(lease: &mut Lease<'_, DB>, claiming: &Claiming) -> sqlx::Result<Vec<DB::Row>> {
     if DB::FLAVOR != Flavor::MySql {
-        return lease.fetch_all(DB::query(raise)).await;
+        return lease.fetch_all(DB::query(claiming.raise.clone())).await;
     }
-    // No UPDATE returns rows there. Between the two statements only newer holders can write, and if one does, its token is
-    // not ours and the second statement finds nothing.
-    let raised = lease.execute(DB::query(raise)).await?;
+    // No UPDATE returns rows there. The row is locked, so nobody comes between the two statements.
+    let raised = lease.execute(DB::query(claiming.raise.clone())).await?;
     if DB::rows_affected(&raised) == 0 {
         return Ok(Vec::new());
     }
-    lease.fetch_all(DB::query(read.clone())).await
+    lease.fetch_all(DB::query(claiming.read.clone())).await
 }
 
 /// Locks the row and claims it, or says why not. Within a transaction.
@@ -279,7 +294,7 @@ pub(crate) async fn claim_under_lock<DB: Dialect>(
         Some(fence) => let_pass(grant, &row.clone().may_rewrite(), fence)?,
         None => return Err(no_such_row(row)),
     }
-    let claimed = raised_rows(lease, statements.raise.clone(), &statements.read).await;
+    let claimed = raised_rows(lease, statements).await;
     let mut claimed = claimed.map_err(FenceError::of_statement)?;
     match claimed.len() {
         0 | 1 => claimed.pop().ok_or_else(|| no_such_row(row)),

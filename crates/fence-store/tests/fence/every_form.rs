@@ -401,7 +401,7 @@ async fn waits_in_vain<DB: Writes>() {
     drop(sitting);
 
     // Nothing of them was kept, not even the raise, and nothing is open any more.
-    assert_eq!(bench.number(DB::OPEN_TRANSACTIONS).await.unwrap_or(0), 0);
+    assert_eq!(DB::open_transactions(bench.store.pool()).await, 0);
     for touched in ["accounts WHERE n <> 0 OR balance <> 0 OR fence_token <> 0", "fence_ledger"] {
         assert_eq!(bench.number(format!("SELECT COUNT(*) FROM {touched}")).await, Some(0), "{touched}");
     }

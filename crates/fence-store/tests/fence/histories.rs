@@ -1,5 +1,5 @@
 //! Random histories: eight holders write a few rows in every form of fenced write, under tokens that come out of order,
-//! at mixed isolation levels, with and without a guard, while futures are dropped and connections are killed.
+//! at mixed isolation levels, with and without a guard, while futures are dropped and connections are killed and cut.
 //!
 //! ```text
 //!   seed ──▶ plan ──▶ holders ──▶ database ──▶ journal     what was committed, in order, written by triggers
@@ -24,25 +24,31 @@ mod second_process;
 mod told;
 
 use std::hash::{BuildHasher, RandomState};
+use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use fence_store::{FenceStore, Flavor, Guard, Isolation};
-use redlock_bench::eventually;
+use redlock_bench::proxy::{Lane, Mode};
+use redlock_bench::{Proxy, eventually};
 use redlock_core::Resource;
 use tokio::task::{JoinSet, LocalSet};
 
 use self::holder::kill;
 use self::journal::Line;
 use self::oracle::{History, Key, Model};
-use self::plan::{Form, Guarded, KEYS, TOKEN_MAX, Work, plan};
+use self::plan::{Fault, Form, Guarded, KEYS, TOKEN_MAX, Work, plan};
 use self::told::{Deed, Effect, Log, Told};
-use crate::support::{Bench, DEADLINE, TestDb, on_every_database};
+use crate::support::{Bench, DEADLINE, TestDb, on_every_database, pool};
 
 /// Repeats the plans of a failure.
 const SEED_VARIABLE: &str = "FENCE_HISTORY_SEED";
 
 const HOLDERS: usize = 8;
 const WORKS_EACH: usize = 16;
+
+/// How long answers are on their way.
+const ANSWER_DELAY: Duration = Duration::from_millis(2);
 
 on_every_database! {
     random_histories_agree_with_a_serial_replay_postgres
@@ -145,6 +151,8 @@ struct Stage<DB: TestDb> {
     /// One connection that looks on and kills. All other sessions in the database are the holders'.
     bench: Bench<DB>,
     store: FenceStore<DB>,
+    /// SQLite has none.
+    network: Option<Arc<Network<DB>>>,
     guarded: Guarded,
 }
 
@@ -158,13 +166,16 @@ impl<DB: TestDb> Stage<DB> {
             Guarded::Strictly => bench.store.install_guard(&guard).await.unwrap(),
             Guarded::MayRewrite => bench.store.install_guard(&guard.may_rewrite()).await.unwrap(),
         }
-        let store = bench.another(HOLDERS.try_into().unwrap(), first).await.lock_wait(Duration::from_secs(5));
-        Self { bench, store, guarded }
+        let (url, network) = Network::before(&bench).await.unzip();
+        let url = url.unwrap_or_else(|| bench.url.clone());
+        let pool = pool::<DB>(&url, HOLDERS.try_into().unwrap(), first).await;
+        let store = FenceStore::new(pool).lock_wait(Duration::from_secs(5));
+        Self { bench, store, network, guarded }
     }
 
     /// Lets holders carry out a plan, all at once.
     async fn play(&self, plan: &[Vec<Work>]) -> Vec<Deed> {
-        carry_out(&self.store, &self.bench.store, self.guarded, plan, |_| {}).await
+        carry_out(&self.store, self.network.as_ref(), self.guarded, plan, |_| {}).await
     }
 
     /// Waits until nothing of the holders is left, and reads what there is.
@@ -190,17 +201,9 @@ impl<DB: TestDb> Stage<DB> {
     /// No transaction is open, no lock is held, no connection is lost from the pool; and when the pool is closed, no
     /// session is there that could still carry out something.
     async fn nothing_is_left(&self) {
-        let none_of = async |what: &str, text: &'static str| {
-            let none = || async {
-                match self.bench.number(text).await {
-                    None | Some(0) => Ok(()),
-                    Some(left) => Err(format!("{left} {what} are left")),
-                }
-            };
-            eventually(DEADLINE, none).await.unwrap();
-        };
-        none_of("transactions", DB::OPEN_TRANSACTIONS).await;
-        none_of("locks", DB::LOCKS).await;
+        let observer = self.bench.store.pool();
+        none_of("transactions", async || DB::open_transactions(observer).await).await;
+        none_of("locks", async || DB::locks(observer).await).await;
         let pool = self.store.pool();
         let idle = || async {
             let used = usize::try_from(pool.size()).unwrap() - pool.num_idle();
@@ -215,14 +218,79 @@ impl<DB: TestDb> Stage<DB> {
         }
         drop(all);
         pool.close().await;
-        none_of("sessions", DB::OTHER_SESSIONS).await;
+        none_of("sessions", async || DB::other_sessions(observer).await).await;
+    }
+}
+
+/// Without this, "nothing is left" says nothing.
+#[cfg(any(feature = "mysql", feature = "postgres"))]
+async fn what_is_left_is_seen<DB: TestDb>() {
+    let bench = Bench::<DB>::new(1).await;
+    let store = bench.another(1, None).await;
+    let transaction = store.begin(&crate::support::grant(1)).await.unwrap();
+    let observer = bench.store.pool();
+    assert_eq!(DB::open_transactions(observer).await, 1);
+    assert!(0 < DB::locks(observer).await);
+    assert_eq!(DB::other_sessions(observer).await, 1);
+    transaction.rollback().await;
+    none_of("transactions", async || DB::open_transactions(observer).await).await;
+    none_of("locks", async || DB::locks(observer).await).await;
+}
+
+#[cfg(feature = "postgres")]
+#[test]
+fn what_a_history_leaves_behind_is_seen_postgres() {
+    crate::support::run(what_is_left_is_seen::<sqlx::Postgres>());
+}
+
+#[cfg(feature = "mysql")]
+#[test]
+fn what_a_history_leaves_behind_is_seen_mariadb() {
+    crate::support::run(what_is_left_is_seen::<sqlx::MySql>());
+}
+
+/// Waits until there are none.
+async fn none_of(what: &str, count: impl AsyncFn() -> i64) {
+    let none = || async {
+        match count().await {
+            0 => Ok(()),
+            left => Err(format!("{left} {what} are left")),
+        }
+    };
+    eventually(DEADLINE, none).await.unwrap();
+}
+
+/// What lies between the holders and the database, and can be made to fail: a proxy, and a look at the sessions.
+struct Network<DB: TestDb> {
+    proxy: Proxy,
+    server: SocketAddr,
+    observer: FenceStore<DB>,
+}
+
+impl<DB: TestDb> Network<DB> {
+    /// Puts a proxy before a database, if it has an address, and tells the URL to connect to. Answers take a while to come
+    /// through, so that a cut meets some on their way.
+    async fn before(bench: &Bench<DB>) -> Option<(String, Arc<Self>)> {
+        let server: SocketAddr = bench.url.split(['@', '/']).find_map(|part| part.parse().ok())?;
+        let proxy = Proxy::start(server).await.unwrap();
+        proxy.set(Mode::replies(Lane::Delay(ANSWER_DELAY))).await.unwrap();
+        let url = bench.url.replace(&server.to_string(), &proxy.address().to_string());
+        Some((url, Arc::new(Self { proxy, server, observer: bench.store.clone() })))
+    }
+
+    async fn strike(&self, fault: Fault) {
+        match fault {
+            Fault::Kill(place) => kill(&self.observer, place).await,
+            // To the same server, over new connections.
+            Fault::Cut => self.proxy.lead_to(self.server).await.unwrap(),
+        }
     }
 }
 
 /// Lets holders carry out a plan, all at once, and tells of each work when it is done.
 async fn carry_out<DB: TestDb>(
     store: &FenceStore<DB>,
-    observer: &FenceStore<DB>,
+    network: Option<&Arc<Network<DB>>>,
     guarded: Guarded,
     plan: &[Vec<Work>],
     tell: impl Fn(&[Deed]) + Clone + 'static,
@@ -230,18 +298,18 @@ async fn carry_out<DB: TestDb>(
     let tasks = LocalSet::new();
     let mut holders = JoinSet::new();
     for works in plan.iter().cloned() {
-        let (store, observer, tell) = (store.clone(), observer.clone(), tell.clone());
+        let (store, network, tell) = (store.clone(), network.cloned(), tell.clone());
         let works = async move {
             let mut deeds = Vec::new();
             for work in works {
                 let log = Log::default();
                 tokio::join!(holder::work(&store, guarded, &work, &log), async {
-                    if let Some(place) = work.kill {
+                    if let (Some(fault), Some(network)) = (work.fault, &network) {
                         // Somewhere in the middle, for whoever is hit.
-                        for _ in 0..place % 8 {
+                        for _ in 0..work.token % 8 {
                             tokio::task::yield_now().await;
                         }
-                        kill(&observer, place).await;
+                        network.strike(fault).await;
                     }
                 });
                 tell(&log.deeds());
@@ -259,6 +327,8 @@ async fn writes_past_the_fence<DB: TestDb>() {
     let seed = seed();
     let stage = Stage::<DB>::open(Guarded::No, None).await;
     let mut plan = plan(seed, Guarded::No, HOLDERS, 4);
+    // The writes below need connections that live.
+    plan.iter_mut().flatten().for_each(|work| work.fault = None);
     let mut deeds = stage.play(&plan).await;
     // One holder writes each row under a token above all others, and one below all others writes it again.
     let calm = |token, form, key| Work {
@@ -267,7 +337,7 @@ async fn writes_past_the_fence<DB: TestDb>() {
         keys: vec![key],
         isolation: Isolation::default(),
         drop_after: None,
-        kill: None,
+        fault: None,
     };
     let last = (1..=KEYS).map(|key| calm(TOKEN_MAX - key, Form::Upsert, key)).collect();
     let past = (1..=KEYS).map(|key| calm(key, Form::Unfenced, key)).collect();

@@ -66,9 +66,9 @@ async fn dropped_futures<DB: Writes>() {
                 assert_eq!(seen, Some(acknowledged), "{form:?} dropped after {polls} polls");
             }
             let open = || async {
-                match number(&observer, DB::OPEN_TRANSACTIONS).await {
-                    None | Some(0) => Ok(()),
-                    Some(open) => Err(format!("{open} open after {form:?} was dropped after {polls} polls")),
+                match DB::open_transactions(&observer).await {
+                    0 => Ok(()),
+                    open => Err(format!("{open} open after {form:?} was dropped after {polls} polls")),
                 }
             };
             eventually(DEADLINE, open).await.unwrap();

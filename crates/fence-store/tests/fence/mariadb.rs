@@ -158,6 +158,20 @@ fn a_dead_lock_on_the_bare_connection_is_noticed_at_commit() {
     });
 }
 
+/// Its UPDATE is a transaction of its own, and was kept when the SELECT failed: "nothing was written" would be wrong.
+#[test]
+fn a_claim_that_could_not_read_may_have_raised_the_fence_mariadb() {
+    run(async {
+        let bench = Bench::<MySql>::new(2).await;
+        bench.insert_account(1, 0).await;
+        let unread = bench.store.claim(&grant(5), &account(1), ["no_such_column"]).await;
+        assert!(matches!(unread, Err(FenceError::Unknown { .. })), "{unread:?}");
+        assert_eq!(bench.store.fence_of(&account(1)).await.unwrap(), Some(5));
+        assert_stale(bench.store.claim(&grant(4), &account(1), ["balance"]).await.map(drop), 4, 5);
+        bench.store.claim(&grant(5), &account(1), ["balance"]).await.unwrap();
+    });
+}
+
 /// A duplicate of another unique key is the caller's business, not a row that somebody else inserted.
 #[test]
 fn an_insert_that_violates_another_key_is_an_error_mariadb() {

@@ -7,7 +7,8 @@ use sqlx::Postgres;
 
 use crate::ledger::crowd;
 use crate::support::{
-    Bench, DEADLINE, ISOLATIONS, account, assert_stale, database_on, execute, grant, grant_of, number, pool, run,
+    Bench, DEADLINE, ISOLATIONS, TestDb, account, assert_stale, database_on, execute, grant, grant_of, number, pool,
+    run,
 };
 
 /// Under a snapshot the stale holder's own view is old; the row it writes is not.
@@ -171,8 +172,8 @@ fn a_statement_dropped_while_it_waits_for_a_lock_is_undone_when_the_wait_ends() 
         }
         blocker.commit().await.unwrap();
         eventually(DEADLINE, || async {
-            match number(&observer, <Postgres as crate::support::TestDb>::OPEN_TRANSACTIONS).await {
-                Some(0) => Ok(()),
+            match Postgres::open_transactions(&observer).await {
+                0 => Ok(()),
                 other => Err(format!("{other:?} are open")),
             }
         })

@@ -23,14 +23,14 @@ pub(crate) const ACCOUNTS: &str = "CREATE TABLE accounts (id BIGINT NOT NULL PRI
 
 /// A database that tests can make afresh.
 pub(crate) trait TestDb: Dialect {
-    /// Counts sessions in this database that have a transaction open.
-    const OPEN_TRANSACTIONS: &'static str;
+    /// How many other sessions in this database have a transaction open.
+    fn open_transactions(pool: &Pool<Self>) -> impl Future<Output = i64>;
 
-    /// Counts what other sessions in this database have locked.
-    const LOCKS: &'static str;
+    /// How much other sessions in this database have locked.
+    fn locks(pool: &Pool<Self>) -> impl Future<Output = i64>;
 
-    /// Counts the other sessions in this database.
-    const OTHER_SESSIONS: &'static str;
+    /// How many other sessions there are in this database.
+    fn other_sessions(pool: &Pool<Self>) -> impl Future<Output = i64>;
 
     /// The URL of a new, empty database, and what keeps it there.
     fn new_database() -> impl Future<Output = (String, Option<TempDir>)>;
@@ -204,12 +204,23 @@ fn database_name() -> String {
 
 #[cfg(feature = "postgres")]
 impl TestDb for sqlx::Postgres {
-    const OPEN_TRANSACTIONS: &'static str = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() \
-                                             AND pid <> pg_backend_pid() AND xact_start IS NOT NULL";
-    const LOCKS: &'static str = "SELECT count(*) FROM pg_locks JOIN pg_database ON pg_database.oid = database \
-                                 WHERE datname = current_database() AND pid <> pg_backend_pid()";
-    const OTHER_SESSIONS: &'static str = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() \
-                                          AND backend_type = 'client backend' AND pid <> pg_backend_pid()";
+    async fn open_transactions(pool: &Pool<Self>) -> i64 {
+        let text = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid() \
+                    AND xact_start IS NOT NULL";
+        number(pool, text).await.unwrap()
+    }
+
+    async fn locks(pool: &Pool<Self>) -> i64 {
+        let text = "SELECT count(*) FROM pg_locks JOIN pg_database ON pg_database.oid = database \
+                    WHERE datname = current_database() AND pid <> pg_backend_pid()";
+        number(pool, text).await.unwrap()
+    }
+
+    async fn other_sessions(pool: &Pool<Self>) -> i64 {
+        let text = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() \
+                    AND backend_type = 'client backend' AND pid <> pg_backend_pid()";
+        number(pool, text).await.unwrap()
+    }
 
     async fn new_database() -> (String, Option<TempDir>) {
         let server = redlock_bench::sql::Postgres::shared().unwrap_or_else(|error| panic!("{error}"));
@@ -219,19 +230,45 @@ impl TestDb for sqlx::Postgres {
 
 #[cfg(feature = "mysql")]
 impl TestDb for sqlx::MySql {
-    const OPEN_TRANSACTIONS: &'static str = "SELECT count(*) FROM information_schema.innodb_trx \
-                                             JOIN information_schema.processlist ON id = trx_mysql_thread_id \
-                                             WHERE db = DATABASE() AND id <> CONNECTION_ID()";
-    const LOCKS: &'static str = "SELECT CAST(COALESCE(SUM(trx_rows_locked + trx_tables_locked), 0) AS SIGNED) \
-                                 FROM information_schema.innodb_trx JOIN information_schema.processlist \
-                                 ON id = trx_mysql_thread_id WHERE db = DATABASE() AND id <> CONNECTION_ID()";
-    const OTHER_SESSIONS: &'static str = "SELECT COUNT(*) FROM information_schema.processlist \
-                                          WHERE db = DATABASE() AND id <> CONNECTION_ID()";
+    async fn open_transactions(pool: &Pool<Self>) -> i64 {
+        i64::try_from(innodb_transactions(pool).await.len()).unwrap()
+    }
+
+    async fn locks(pool: &Pool<Self>) -> i64 {
+        let all = innodb_transactions(pool).await;
+        let holding = all.iter().filter(|one| !one.contains("\n0 lock struct(s)") && one.contains(" lock struct(s)"));
+        i64::try_from(holding.count()).unwrap()
+    }
+
+    async fn other_sessions(pool: &Pool<Self>) -> i64 {
+        let text =
+            "SELECT COUNT(*) FROM information_schema.processlist WHERE db = DATABASE() AND id <> CONNECTION_ID()";
+        number(pool, text).await.unwrap()
+    }
 
     async fn new_database() -> (String, Option<TempDir>) {
         let server = redlock_bench::sql::MariaDb::shared().unwrap_or_else(|error| panic!("{error}"));
         database_on::<Self>(server.url()).await
     }
+}
+
+/// What the monitor of InnoDB says of each transaction that another session in this database has open.
+///
+/// Not from `information_schema.innodb_trx`. That is a copy, which is not renewed while somebody reads it more often than
+/// ten times a second: whoever waits there for the end of a transaction waits for ever.
+#[cfg(feature = "mysql")]
+async fn innodb_transactions(pool: &Pool<sqlx::MySql>) -> Vec<String> {
+    use sqlx::MySql;
+    let mut connection = pool.acquire().await.unwrap();
+    let sessions = "SELECT CAST(CONCAT(' thread id ', id, ',') AS CHAR) FROM information_schema.processlist \
+                    WHERE db = DATABASE() AND id <> CONNECTION_ID()";
+    let sessions = MySql::fetch_all(&mut connection, sessions).await.unwrap();
+    let sessions: Vec<String> = sessions.iter().map(|row| MySql::text(row, 0).unwrap().unwrap()).collect();
+    let status = MySql::fetch_optional(&mut connection, "SHOW ENGINE INNODB STATUS").await.unwrap().unwrap();
+    let status = MySql::text(&status, 2).unwrap().unwrap();
+    let transactions = status.split("---TRANSACTION ").skip(1);
+    let open = transactions.filter(|one| one.lines().next().is_some_and(|line| !line.ends_with("not started")));
+    open.filter(|one| sessions.iter().any(|session| one.contains(session))).map(str::to_owned).collect()
 }
 
 /// Makes a database on a server, next to the one that the URL ends in.
@@ -248,11 +285,19 @@ pub(crate) async fn database_on<DB: TestDb>(server: &str) -> (String, Option<Tem
 #[cfg(feature = "sqlite")]
 impl TestDb for sqlx::Sqlite {
     /// Never more than none: whether one is open shows in that a write goes through.
-    const OPEN_TRANSACTIONS: &'static str = "DELETE FROM fence_ledger WHERE resource = 'nobody' RETURNING 1";
+    async fn open_transactions(pool: &Pool<Self>) -> i64 {
+        number(pool, "DELETE FROM fence_ledger WHERE resource = 'nobody' RETURNING 1").await.unwrap_or(0)
+    }
+
     /// 1 if a reader or a writer keeps it from emptying the log.
-    const LOCKS: &'static str = "PRAGMA wal_checkpoint(TRUNCATE)";
+    async fn locks(pool: &Pool<Self>) -> i64 {
+        number(pool, "PRAGMA wal_checkpoint(TRUNCATE)").await.unwrap()
+    }
+
     /// There is no server to ask. Closing a pool waits for its connections.
-    const OTHER_SESSIONS: &'static str = "SELECT 0";
+    async fn other_sessions(_: &Pool<Self>) -> i64 {
+        0
+    }
 
     async fn new_database() -> (String, Option<TempDir>) {
         let folder = tempfile::tempdir().unwrap();

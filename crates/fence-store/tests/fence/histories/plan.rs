@@ -1,7 +1,7 @@
 //! What the holders of a history are to do: all of it drawn from one seed, so that the seed brings the plan back.
 //!
-//! The plan says who writes what under which token, where its future is dropped, and when a connection is killed. What the
-//! database makes of it, in which order, is not planned; the journal tells.
+//! The plan says who writes what under which token, where its future is dropped, and when connections are killed or cut.
+//! What the database makes of it, in which order, is not planned; the journal tells.
 
 use fence_store::Isolation;
 
@@ -35,8 +35,17 @@ pub(super) struct Work {
     pub(super) isolation: Isolation,
     /// After so many polls the future is dropped.
     pub(super) drop_after: Option<usize>,
-    /// While it works, a connection of somebody's is killed: the one at this place.
-    pub(super) kill: Option<u64>,
+    /// What befalls the holders while it works.
+    pub(super) fault: Option<Fault>,
+}
+
+/// What happens to connections, where there is a network.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Fault {
+    /// The server ends the session at this place.
+    Kill(u64),
+    /// All connections are cut, with the answers that were on their way.
+    Cut,
 }
 
 /// A form of fenced write.
@@ -171,12 +180,10 @@ fn work(dice: &mut Dice, guarded: Guarded, token: i64) -> Work {
     // The caller's own transaction is sqlx's, and dropping the future of its BEGIN leaves it open in the pool.
     let may_drop = !matches!(form, Form::Joined(_));
     let drop_after = (may_drop && dice.once_in(3)).then(|| 1 + dice.place(45));
-    Work {
-        token,
-        form,
-        keys,
-        isolation: dice.pick(&ISOLATIONS),
-        drop_after,
-        kill: dice.once_in(12).then(|| dice.below(64)),
-    }
+    let fault = match dice.below(24) {
+        0 => Some(Fault::Cut),
+        1 | 2 => Some(Fault::Kill(dice.below(64))),
+        _ => None,
+    };
+    Work { token, form, keys, isolation: dice.pick(&ISOLATIONS), drop_after, fault }
 }

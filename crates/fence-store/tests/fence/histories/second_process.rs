@@ -99,6 +99,6 @@ fn plays_its_half_in_a_second_process() {
             let mut file = OpenOptions::new().append(true).open(&told).unwrap();
             file.write_all([&lines, END, "\n"].concat().as_bytes()).unwrap();
         };
-        carry_out(&store, &store, guarded, &theirs, tell).await;
+        carry_out(&store, None, guarded, &theirs, tell).await;
     });
 }

@@ -74,7 +74,10 @@ impl Told {
 fn is_planned(error: &sqlx::Error) -> bool {
     error.as_database_error().is_none_or(|reported| {
         let killed = ["57P01", "70100", "08S01"];
-        reported.is_unique_violation() || reported.code().is_some_and(|code| killed.contains(&code.as_ref()))
+        reported.is_unique_violation()
+            || reported.code().is_some_and(|code| killed.contains(&code.as_ref()))
+            // MariaDB, where it is killed while it reads a trigger: "Unknown trigger has an error in its body".
+            || reported.message().contains("Query execution was interrupted")
     })
 }
 
