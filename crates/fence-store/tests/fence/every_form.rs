@@ -248,7 +248,7 @@ async fn shuffled_tokens<DB: Writes>() {
 }
 
 const CROWD: i64 = 16;
-const RESOURCES: i64 = 4;
+const RESOURCES: i64 = 2;
 
 async fn first_writes<DB: Writes>() {
     let bench = bench::<DB>(u32::try_from(CROWD).unwrap()).await;
