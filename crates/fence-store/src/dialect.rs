@@ -4,6 +4,7 @@
 //! the database as a sqlx type; it knows how to do things, and decides nothing.
 
 use std::borrow::Cow;
+use std::fmt;
 use std::pin::Pin;
 use std::time::Duration;
 
@@ -110,13 +111,13 @@ impl Flavor {
         Rendered { sql: sql.to_owned(), values: Values(values.into_iter().collect()) }
     }
 
-    /// What opens a transaction: statements to send in this order, the last of which begins it.
+    /// What opens a transaction, in one text.
     ///
     /// MySQL: with `completion_type = CHAIN` our COMMIT would open another transaction, in which the next borrower's
     /// acknowledged write vanishes. With `autocommit = 0` whatever was read before on this connection has opened one, in
     /// which no isolation level can be set; nobody asked to keep anything of it. The level holds for the next transaction
-    /// only.
-    pub(crate) fn begin(self, isolation: Isolation, wait: Option<LockWait>) -> Vec<Cow<'static, str>> {
+    /// only, which is why a connection on which this failed must not be lent again.
+    pub(crate) fn begin(self, isolation: Isolation, wait: Option<LockWait>) -> Cow<'static, str> {
         let level = match isolation {
             Isolation::ReadCommitted => "READ COMMITTED",
             Isolation::RepeatableRead => "REPEATABLE READ",
@@ -129,15 +130,16 @@ impl Flavor {
                     // A number, and nothing that a caller has written.
                     Some(wait) => ["SELECT set_config('lock_timeout', '", &wait.setting(), "', true)"].concat().into(),
                 };
-                vec![["BEGIN ISOLATION LEVEL ", level, "; ", &limit].concat().into()]
+                ["BEGIN ISOLATION LEVEL ", level, "; ", &limit].concat().into()
             }
-            Self::MySql => vec![
-                ["SET completion_type = 'NO_CHAIN'; ROLLBACK; SET TRANSACTION ISOLATION LEVEL ", level].concat().into(),
-                "BEGIN".into(),
-            ],
+            Self::MySql => {
+                ["SET completion_type = 'NO_CHAIN'; ROLLBACK; SET TRANSACTION ISOLATION LEVEL ", level, "; BEGIN"]
+                    .concat()
+                    .into()
+            }
             // Takes the write lock now: a transaction that read first and asks for it later is refused at once, without
             // the busy timeout being consulted (seen on SQLite 3.40).
-            Self::Sqlite => vec!["BEGIN IMMEDIATE".into()],
+            Self::Sqlite => "BEGIN IMMEDIATE".into(),
         }
     }
 
@@ -166,16 +168,34 @@ fn name_the_types(sql: &mut String, values: &Values) {
     }
     sql.push_str(" /*");
     for value in &values.0 {
-        let debug = format!("{value:?}");
-        let mut words = debug.split(|character: char| !character.is_ascii_alphanumeric());
-        let name = words.next().unwrap_or_default();
         sql.push(' ');
-        sql.push_str(name);
-        if name == "Array" {
-            sql.push_str(words.next().unwrap_or_default());
-        }
+        // Ends with an error as soon as the name is there, before anything is written of what may be a long value.
+        let _ = fmt::Write::write_fmt(&mut TypeName { sql, ends: 0 }, format_args!("{value:?}"));
     }
     sql.push_str(" */");
+}
+
+/// Takes the name of a value's type from how it shows itself: the first word, and of an array the next one too.
+struct TypeName<'s> {
+    sql: &'s mut String,
+    /// How many words have ended.
+    ends: usize,
+}
+
+impl fmt::Write for TypeName<'_> {
+    fn write_str(&mut self, part: &str) -> fmt::Result {
+        for character in part.chars() {
+            if character.is_ascii_alphanumeric() {
+                self.sql.push(character);
+            } else {
+                self.ends += 1;
+                if self.ends > 1 || !self.sql.ends_with(" Array") {
+                    return Err(fmt::Error);
+                }
+            }
+        }
+        Ok(())
+    }
 }
 
 /// How much a transaction sees of others that commit while it runs.
@@ -385,7 +405,7 @@ mod tests {
             [(ReadCommitted, "READ COMMITTED"), (RepeatableRead, "REPEATABLE READ"), (Serializable, "SERIALIZABLE")]
         {
             let level = ["ISOLATION LEVEL", name].join(" ");
-            let begins = |flavor: Flavor, wait| flavor.begin(isolation, wait).join(" | ");
+            let begins = |flavor: Flavor, wait| flavor.begin(isolation, wait);
             assert_eq!(begins(Flavor::Postgres, None), ["BEGIN ", &level, "; ", postgres_lock_timeout!()].concat());
             let wait = Some(LockWait::new(Duration::from_millis(1_500)));
             assert_eq!(
@@ -394,7 +414,7 @@ mod tests {
             );
             let set = ["SET completion_type = 'NO_CHAIN'; ROLLBACK; SET TRANSACTION", &level].join(" ");
             for wait in [None, wait] {
-                assert_eq!(begins(Flavor::MySql, wait), [&set, " | BEGIN"].concat());
+                assert_eq!(begins(Flavor::MySql, wait), [&set, "; BEGIN"].concat());
                 // Never a plain BEGIN: some transactions of ours look first and write later.
                 assert_eq!(begins(Flavor::Sqlite, wait), "BEGIN IMMEDIATE");
             }

@@ -55,21 +55,13 @@ impl<'c, DB: Dialect> Lease<'c, DB> {
     }
 
     pub(crate) async fn begin(&mut self, isolation: Isolation) -> sqlx::Result<()> {
-        for statement in DB::FLAVOR.begin(isolation, self.wait) {
-            self.in_flight = true;
-            if statement.starts_with("SET ") {
-                // From `Flavor::begin`.
-                self.execute(sqlx::AssertSqlSafe(statement.into_owned())).await?;
-                // An isolation level set for a transaction that then fails to begin must not wait for the next borrower.
-                self.broken = true;
-            } else {
-                let result = DB::begin(self.connection(), statement).await;
-                self.answered(result)?;
-            }
-        }
-        self.broken = false;
-        self.open = true;
-        Ok(())
+        let statement = DB::FLAVOR.begin(isolation, self.wait);
+        self.in_flight = true;
+        let result = DB::begin(self.connection(), statement).await;
+        self.open = result.is_ok();
+        // An isolation level set for a transaction that then fails to begin must not wait for the next borrower.
+        self.broken |= result.is_err() && DB::FLAVOR == Flavor::MySql;
+        self.answered(result)
     }
 
     /// Limits how long transactions on this connection wait for locks; single statements too, where that cannot be said

@@ -324,7 +324,7 @@ impl<DB: Dialect> FenceStore<DB> {
         statement: &UpdateStatement,
     ) -> Result<Applied, FenceError> {
         let grant = grant.as_ref();
-        let result = self.raced_update(grant, row, statement).await;
+        let result = raced!(self.try_update(grant, row, statement));
         record::<DB, _>("update", &result);
         result
     }
@@ -645,30 +645,20 @@ impl<DB: Dialect> FenceStore<DB> {
         Ok(Joined::new(lease, self.ledger.clone(), grant.clone(), marks, self.checked.clone()))
     }
 
-    async fn raced_update(&self, grant: &Grant, row: &Row, statement: &UpdateStatement) -> Result<Applied, FenceError> {
-        let statement = row.update(grant.token(), statement)?;
-        let alone = DB::FLAVOR.render(&Row::alone(DB::FLAVOR, self.lock_wait, statement.clone()))?;
-        let statement = DB::FLAVOR.render(&statement)?;
-        raced!(self.try_update(grant, row, &alone, &statement))
-    }
-
-    async fn try_update(
-        &self,
-        grant: &Grant,
-        row: &Row,
-        alone: &Rendered,
-        statement: &Rendered,
-    ) -> Result<Applied, FenceError> {
+    async fn try_update(&self, grant: &Grant, row: &Row, statement: &UpdateStatement) -> Result<Applied, FenceError> {
+        let alone = Row::alone(DB::FLAVOR, self.lock_wait, row.update(grant.token(), statement)?);
+        let alone = DB::FLAVOR.render(&alone)?;
         let mut lease = self.lease().await?;
         self.check_row(&mut lease, row).await?;
         if self.keys.name_one_row(&mut lease, row).await? {
-            let first = write::update_alone(&mut lease, alone.clone()).await;
+            let first = write::update_alone(&mut lease, alone).await;
             if let Some(applied) = first.map_err(FenceError::of_commit)? {
                 return Ok(applied);
             }
         }
+        let within = DB::FLAVOR.render(&row.update(grant.token(), statement)?)?;
         begin(&mut lease, Isolation::default()).await?;
-        let result = write::update_under_lock(&mut lease, &self.ledger, grant, row, statement.clone()).await;
+        let result = write::update_under_lock(&mut lease, &self.ledger, grant, row, within).await;
         end(lease, result).await
     }
 
