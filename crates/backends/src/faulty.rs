@@ -338,6 +338,10 @@ impl<N: LockNode + 'static> LockNode for Faulty<N> {
         self.send(Question::Standing, call).await
     }
 
+    fn keeps_record(&self) -> bool {
+        self.inner.keeps_record()
+    }
+
     async fn enroll(&self, prefix: &KeyPrefix, enrolment: &Enrolment) -> Result<Standing, NodeError> {
         let (prefix, enrolment) = (prefix.clone(), *enrolment);
         let call = move |node: Arc<N>| -> Pin<Box<dyn Future<Output = _> + Send>> {

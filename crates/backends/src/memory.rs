@@ -40,6 +40,8 @@ struct State {
     bells: HashMap<Arc<str>, Weak<Bell>>,
     /// What the crash-recovery guard knows, by prefix; a prefix that is not in here was never asked about.
     records: HashMap<KeyPrefix, Record>,
+    /// How often memory was lost, or something was noticed as such: the number of the latest loss.
+    losses: u64,
 }
 
 /// One prefix under the crash-recovery guard.
@@ -48,6 +50,7 @@ struct Record {
     /// Since when it has been known that the node does not serve; `None` while it does.
     noticed: Option<Duration>,
     quarantine: Duration,
+    loss: u64,
 }
 
 #[derive(Debug)]
@@ -84,7 +87,11 @@ impl MemoryNode {
     /// Loses everything, as a server without persistence does when it restarts; who waits is told to look for itself, as by a
     /// connection that breaks.
     pub fn forget(&self) {
-        let forgotten = std::mem::take(&mut *self.state());
+        let forgotten = {
+            let mut state = self.state();
+            let blank = State { losses: state.losses, ..State::default() };
+            std::mem::replace(&mut *state, blank)
+        };
         for bell in forgotten.bells.into_values().filter_map(|bell| bell.upgrade()) {
             bell.ring_all();
         }
@@ -100,8 +107,10 @@ impl MemoryNode {
         for counter in state.counters.values_mut() {
             counter.value = counter.value.saturating_sub(steps);
         }
+        state.losses += 1;
+        let loss = state.losses;
         for record in state.records.values_mut() {
-            record.noticed = Some(now);
+            (record.noticed, record.loss) = (Some(now), loss);
         }
     }
 
@@ -169,8 +178,10 @@ impl State {
     }
 
     fn standing(&mut self, prefix: &KeyPrefix, quarantine: Duration, now: Duration) -> Standing {
-        let unknown = Record { noticed: Some(now), quarantine };
-        let record = self.records.entry(prefix.clone()).or_insert(unknown);
+        let record = self.records.entry(prefix.clone()).or_insert_with(|| {
+            self.losses += 1;
+            Record { noticed: Some(now), quarantine, loss: self.losses }
+        });
         record.quarantine = quarantine.max(record.quarantine);
         // A calendar that was set back says nothing about how much time has passed.
         record.noticed = record.noticed.map(|noticed| if now < noticed { now } else { noticed });
@@ -180,15 +191,15 @@ impl State {
                 Service::Quarantined { remaining: noticed.saturating_add(record.quarantine).saturating_sub(now) }
             }
         };
-        let quarantine = record.quarantine;
+        let (quarantine, loss) = (record.quarantine, record.noticed.map(|_| record.loss));
         let high = self.counters.values().map(|counter| counter.value).max().unwrap_or(0).max(self.base);
-        Standing { service, base: self.base, high, quarantine }
+        Standing { service, base: self.base, high, quarantine, loss }
     }
 
     fn enroll(&mut self, prefix: &KeyPrefix, enrolment: &Enrolment, now: Duration) -> Standing {
         let found = self.standing(prefix, enrolment.quarantine, now);
         let waits = matches!(found.service, Service::Quarantined { remaining } if !remaining.is_zero());
-        if waits && !enrolment.at_once {
+        if waits && !enrolment.at_once || found.loss.is_some() && found.loss != enrolment.loss {
             return found;
         }
         self.base = self.base.max(enrolment.base);
@@ -448,6 +459,10 @@ impl LockNode for MemoryNode {
     async fn standing(&self, prefix: &KeyPrefix, quarantine: Duration) -> Result<Standing, NodeError> {
         let now = self.clock.now();
         Ok(self.state().standing(prefix, quarantine, now))
+    }
+
+    fn keeps_record(&self) -> bool {
+        true
     }
 
     async fn enroll(&self, prefix: &KeyPrefix, enrolment: &Enrolment) -> Result<Standing, NodeError> {

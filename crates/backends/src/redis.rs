@@ -64,8 +64,9 @@ impl RedisNode {
     /// A URL is `redis://`, `rediss://` (TLS) or `unix://`, with user, password and database; or
     /// `redis-sentinel://[user:password@]host[:port][,host[:port]…][/database]?set=NAME`: the hosts are Sentinels, and the node
     /// is whichever server they call the primary of the set. Such a set is one node with one vote. Replication is asynchronous,
-    /// so a primary that takes over may not have seen the latest locks: switch the
-    /// [crash-recovery guard](redlock_core::RedlockBuilder::crash_guard) on.
+    /// so a primary that takes over may not have seen the latest locks: with the
+    /// [crash-recovery guard](redlock_core::RedlockBuilder::crash_guard) on it waits until they have run out. Nothing helps if some
+    /// clients still reach the old primary meanwhile: independent primaries are better nodes.
     ///
     /// # Errors
     /// [`UrlError`] if it is not such a URL.
@@ -89,10 +90,11 @@ impl RedisNode {
     /// Trusts the server to remember everything over a restart, so that under the crash-recovery guard it goes on at once instead
     /// of being in quarantine. Say so before the node is connected to.
     ///
-    /// It is believed only if it says on connecting that `appendonly` is `yes`, `appendfsync` `always` and `aof-load-truncated`
-    /// `no`, and that it never was a replica; otherwise a warning in the log says what is in the way. Needs the right to `CONFIG
-    /// GET`. What it says is not all: its disk must not lie about what it has written, and nobody may bring back an older copy of
-    /// its files.
+    /// It is believed only if it says on connecting that `appendonly` is `yes`, `appendfsync` `always`, `aof-load-truncated` and
+    /// `no-appendfsync-on-rewrite` `no`, and that no replica was promoted; otherwise a warning in the log says what is in the way.
+    /// Needs the right to `CONFIG GET`. What it says is not all: it must have been set up so *before* it was restarted, the address
+    /// must not lead to another server (a replica that was promoted and then restarted cannot be told from it), its disk must not
+    /// lie about what it has written, and nobody may bring back an older copy of its files.
     #[must_use]
     pub fn trusted(self) -> Self {
         self.link.trust();
@@ -316,8 +318,14 @@ impl LockNode for RedisNode {
         self.link.standing(&STANDING, prefix, quarantine, &[]).await
     }
 
+    fn keeps_record(&self) -> bool {
+        true
+    }
+
     async fn enroll(&self, prefix: &KeyPrefix, enrolment: &Enrolment) -> Result<Standing, NodeError> {
-        let more = [Argument::Number(enrolment.base), Argument::Number(u64::from(enrolment.at_once))];
+        let loss = enrolment.loss.unwrap_or(0);
+        let at_once = u64::from(enrolment.at_once);
+        let more = [Argument::Number(enrolment.base), Argument::Number(at_once), Argument::Number(loss)];
         self.link.standing(&ENROLL, prefix, enrolment.quarantine, &more).await
     }
 

@@ -187,9 +187,11 @@ fn say(standings: &[NodeStanding], output: Output) -> Result<(), Failure> {
 
 fn refused(error: EnrollError) -> Failure {
     let exit = match error {
-        EnrollError::TooFewEnrolled { .. } | EnrollError::NotAnswering { .. } | EnrollError::TooFewAnswer { .. } => {
-            Exit::Unavailable
-        }
+        EnrollError::TooFewEnrolled { .. }
+        | EnrollError::TooFewOthers { .. }
+        | EnrollError::NotAnswering { .. }
+        | EnrollError::TooFewAnswer { .. } => Exit::Unavailable,
+        EnrollError::BeyondTokens { .. } => Exit::Usage,
         _ => Exit::Misconfigured,
     };
     let advice = match error {
@@ -251,5 +253,8 @@ async fn highest_token(from: &str, settings: &Settings) -> Result<i64, Failure> 
         Some("sqlite") => ask!(sqlx::Sqlite),
         _ => return Err(Failure::new(Exit::Usage, "a database is named postgres://…, mysql://… or sqlite:…")),
     };
-    Ok(highest.unwrap_or(1))
+    highest.ok_or_else(|| {
+        let message = "the database has accepted no token yet, so it does not say where to go on; if that is right, say --above 1";
+        Failure::new(Exit::Misconfigured, message)
+    })
 }

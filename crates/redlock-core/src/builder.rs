@@ -193,6 +193,9 @@ impl RedlockBuilder {
             return Err(SettingsError::EvenNodes { nodes: self.nodes.len() });
         }
         refuse_twins(&self.nodes)?;
+        if let (Some(_), Some(node)) = (self.crash_guard, self.nodes.iter().find(|node| !node.keeps_record())) {
+            return Err(SettingsError::NodeWithoutRecord { node: node.name().into() });
+        }
         if self.node_timeout == Some(Duration::ZERO) {
             return Err(SettingsError::NoNodeTimeout);
         }

@@ -12,7 +12,7 @@ use crate::keeper::Keeper;
 use crate::lane::Lane;
 use crate::line::{Lines, Turn};
 use crate::owner::{Owner, Ownership, Randomness};
-use crate::recovery::Recovery;
+use crate::recovery::{self, Recovery};
 use crate::resource::{Resources, Ttl};
 use crate::round::{Approach, Round};
 use crate::settings::{Settings, Terms};
@@ -44,7 +44,9 @@ impl Client {
         terms: Terms,
         approach: Approach,
     ) -> Result<Guard, AcquireError> {
+        recovery::tend(self);
         let result = Round::begin(self, resources, terms).run(approach).await;
+        recovery::tend(self);
         let outcome = match &result {
             Ok(guard) => {
                 metrics::histogram!(telemetry::ACQUIRE_SECONDS).record(guard.report().elapsed);

@@ -189,6 +189,15 @@ pub enum SettingsError {
         /// The longest that the guard was told of.
         longest: Duration,
     },
+    /// A node keeps no record, and the crash-recovery guard is on.
+    #[error(
+        "the node {node:?} keeps no record by which one could tell that it has lost its memory, so the crash-recovery guard cannot \
+         be on; use Redis nodes, or leave the guard off"
+    )]
+    NodeWithoutRecord {
+        /// The node's name.
+        node: String,
+    },
     /// The per-node deadline is zero.
     #[error("the node timeout is zero; give every node at least the time of a round trip")]
     NoNodeTimeout,

@@ -203,11 +203,27 @@ impl Guard {
     pub async fn release(mut self) -> Release {
         let token = self.token().get();
         let span = tracing::debug_span!(telemetry::RELEASE_SPAN, token, outcome = tracing::field::Empty);
+        let stays = self.stays_after_its_loss();
         self.hold.release();
-        let release = self.ask_to_release().instrument(span.clone()).await;
+        let release = if stays { self.leave() } else { self.ask_to_release().instrument(span.clone()).await };
         span.record("outcome", release.outcome.as_str());
         metrics::counter!(telemetry::RELEASES, "outcome" => release.outcome.as_str()).increment(1);
         release
+    }
+
+    /// Whether the lock was lost and others are to be kept out for a while all the same: then nodes keep it to its end.
+    fn stays_after_its_loss(&self) -> bool {
+        let terms = self.hold.terms();
+        terms.ttl != terms.lease && matches!(self.hold.state(), HoldState::Lost(_))
+    }
+
+    /// Leaves a lost lock to the nodes, for the lock delay.
+    fn leave(&mut self) -> Release {
+        self.released = true;
+        self.turn = None;
+        let names = self.client.lanes.iter().map(|lane| lane.name());
+        let nodes = names.map(|name| (name, NodeRelease::AlreadyGone)).collect();
+        Release { outcome: ReleaseOutcome::AlreadyGone, nodes }
     }
 
     async fn ask_to_release(&mut self) -> Release {
@@ -254,7 +270,11 @@ impl Drop for Guard {
     fn drop(&mut self) {
         if !self.released && !mutant!("guard dropped without release") {
             metrics::counter!(telemetry::DROPPED_GUARDS).increment(1);
+            let stays = self.stays_after_its_loss();
             self.hold.release();
+            if stays {
+                return;
+            }
             self.client.release_in_background(self.hold.undertaking(), self.turn.take());
         }
     }

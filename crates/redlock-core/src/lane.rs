@@ -42,6 +42,10 @@ struct State {
     last_sign: Option<Moment>,
     failures: u32,
     rests_until: Option<Moment>,
+    /// When it last refused because of its quarantine.
+    quarantined_at: Option<Moment>,
+    /// It has refused because it waits to be enrolled, and nobody has looked yet.
+    waits: bool,
 }
 
 impl Lane {
@@ -71,7 +75,12 @@ impl Lane {
     pub(crate) fn is_open(&self, patience: Duration) -> bool {
         let now = self.clock.now();
         let state = self.state();
-        !state.is_silent(now, patience) && !state.is_resting(now)
+        !state.is_silent(now, patience) && !state.is_resting(now) && !state.is_in_quarantine(now)
+    }
+
+    /// Whether the node's latest refusal was that it waits to be enrolled; asked once for each.
+    pub(crate) fn began_to_wait(&self) -> bool {
+        std::mem::take(&mut self.state().waits)
     }
 
     /// The node's name, shared by all reports on it.
@@ -126,6 +135,11 @@ impl Lane {
 impl State {
     fn is_resting(&self, now: Moment) -> bool {
         self.rests_until.is_some_and(|until| now < until)
+    }
+
+    /// Whether it has refused a moment ago because of its quarantine: no use to wait in its line.
+    fn is_in_quarantine(&self, now: Moment) -> bool {
+        self.quarantined_at.is_some_and(|at| now.since(at) < REST)
     }
 
     fn is_silent(&self, now: Moment, patience: Duration) -> bool {
@@ -187,6 +201,10 @@ impl Pass {
         let now = self.lane.clock.now();
         let mut state = self.lane.state();
         state.under_way -= 1;
+        if matches!(answer, Err(NodeError::Quarantined { .. })) {
+            state.quarantined_at = Some(now);
+        }
+        state.waits |= matches!(answer, Err(NodeError::Quarantined { remaining: Duration::ZERO }));
         match answer {
             Err(NodeError::Unreachable(_) | NodeError::Timeout { .. }) => {
                 state.failures = state.failures.saturating_add(1);

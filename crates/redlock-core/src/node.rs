@@ -132,13 +132,20 @@ pub trait LockNode: Send + Sync {
     /// question: it serves again when it has been enrolled, which is not before `quarantine` has passed. The longest
     /// `quarantine` that anybody asked for is kept with the record.
     ///
-    /// The default keeps no record. Clients that have the guard on then refuse the node.
     async fn standing(&self, prefix: &KeyPrefix, quarantine: Duration) -> Result<Standing, NodeError> {
         let _ = (prefix, quarantine);
         Err(NodeError::Unsupported)
     }
 
-    /// Takes the node into service if its quarantine is over: base becomes at least [`Enrolment::base`] and everything that
+    /// Whether the node keeps a record of each prefix, as [`LockNode::standing`] and [`LockNode::enroll`] need it, and refuses
+    /// [guarded](Ownership::quarantine) owners with [`NodeError::Quarantined`] while it does not serve.
+    ///
+    /// The default keeps none. A client with the crash-recovery guard on is not built over such a node.
+    fn keeps_record(&self) -> bool {
+        false
+    }
+
+    /// Takes the node into service if its quarantine is over, and it has lost nothing more since [`Enrolment::loss`]: base becomes at least [`Enrolment::base`] and everything that
     /// the node itself remembers, for resources whose counters are gone and for those whose counters came back too low.
     ///
     /// In one atomic step; the answer says how the node stands then. A node that serves already stays in service, and its
@@ -297,6 +304,8 @@ pub struct Standing {
     pub high: u64,
     /// The longest quarantine that any client has asked for.
     pub quarantine: Duration,
+    /// What tells this loss of memory from others of this node; `None` while it serves.
+    pub loss: Option<u64>,
 }
 
 /// Whether a node serves clients that have the crash-recovery guard on.
@@ -320,6 +329,9 @@ pub struct Enrolment {
     pub quarantine: Duration,
     /// The node has nothing to wait for, since no lock was ever given out: a fresh deployment.
     pub at_once: bool,
+    /// The loss after which this was found out, as [`Standing::loss`] had it. A node that has lost its memory since then, once
+    /// more, is not enrolled by it.
+    pub loss: Option<u64>,
 }
 
 /// What a node says about its own fitness. A field that is `None` is not known, and [`Health::unread`] says why.

@@ -28,43 +28,60 @@ use crate::telemetry;
 use crate::token::FencingToken;
 use futures_util::future::join_all;
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// The least time between two tries to enroll one node.
-const PAUSE: Duration = Duration::from_millis(200);
+/// The least time between two tries to enroll one node; longer after one that failed.
+const PAUSE: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(2));
 
 /// The least time that a node is given to say how it stands; a few round trips, and connecting.
 const PATIENCE_MIN: Duration = Duration::from_millis(500);
 
-/// When each node was last tried to be enrolled.
-#[derive(Debug)]
-pub(crate) struct Recovery(Mutex<Vec<Option<Moment>>>);
+/// When each node was last tried to be enrolled, and whether that failed.
+#[derive(Clone, Debug)]
+pub(crate) struct Recovery(Arc<Mutex<Vec<Tried>>>);
+
+#[derive(Clone, Copy, Default, Debug)]
+struct Tried {
+    at: Option<Moment>,
+    failed: bool,
+}
 
 impl Recovery {
     pub(crate) fn new(nodes: usize) -> Self {
-        Self(Mutex::new(vec![None; nodes]))
+        Self(Arc::new(Mutex::new(vec![Tried::default(); nodes])))
     }
 
     /// Whether it is time to try a node (again).
     fn is_due(&self, node: usize, now: Moment) -> bool {
-        let mut tried = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let due = tried[node].is_none_or(|tried| PAUSE <= now.since(tried));
+        let tried = &mut self.tried()[node];
+        let pause = if tried.failed { PAUSE.1 } else { PAUSE.0 };
+        let due = tried.at.is_none_or(|at| pause <= now.since(at));
         if due {
-            tried[node] = Some(now);
+            tried.at = Some(now);
         }
         due
     }
+
+    /// Notes how it went. Says whether that is news.
+    fn went(&self, node: usize, failed: bool) -> bool {
+        std::mem::replace(&mut self.tried()[node].failed, failed) != failed
+    }
+
+    fn tried(&self) -> MutexGuard<'_, Vec<Tried>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
-/// A node did not answer a client. If that is because it waits to be enrolled, it is, in the background.
-pub(crate) fn note_failure(client: &Arc<Client>, node: usize, error: &NodeError) {
-    if let (NodeError::Quarantined { remaining: Duration::ZERO }, Some(quarantine)) =
-        (error, client.settings.quarantine())
-        && client.recovery.is_due(node, client.clock.now())
-    {
-        let (lanes, prefix) = (client.lanes.clone(), client.settings.prefix.clone());
-        client.keeper.keep([re_enroll(lanes, node, prefix, quarantine, patience(client))]);
+/// Has every node enrolled, in the background, that has said that it waits for that; however late its answer came.
+pub(crate) fn tend(client: &Arc<Client>) {
+    let Some(quarantine) = client.settings.quarantine() else { return };
+    for (node, lane) in client.lanes.iter().enumerate() {
+        if lane.began_to_wait() && client.recovery.is_due(node, client.clock.now()) {
+            let (lanes, prefix) = (client.lanes.clone(), client.settings.prefix.clone());
+            let recovery = client.recovery.clone();
+            client.keeper.keep([re_enroll(lanes, node, prefix, quarantine, patience(client), recovery)]);
+        }
     }
 }
 
@@ -72,19 +89,32 @@ fn patience(client: &Client) -> Duration {
     client.settings.node_timeout.unwrap_or(NODE_TIMEOUT).max(PATIENCE_MIN)
 }
 
-fn re_enroll(lanes: Vec<Arc<Lane>>, node: usize, prefix: KeyPrefix, quarantine: Duration, patience: Duration) -> Call {
+fn re_enroll(
+    lanes: Vec<Arc<Lane>>,
+    node: usize,
+    prefix: KeyPrefix,
+    quarantine: Duration,
+    patience: Duration,
+    recovery: Recovery,
+) -> Call {
     Box::pin(async move {
         let name = lanes[node].name();
         let enrolled = enroll_from_others(&lanes, node, &prefix, quarantine, patience).await;
         let outcome = match &enrolled {
             Ok(Standing { service: Service::Enrolled, base, .. }) => {
+                recovery.went(node, false);
                 tracing::info!(node = &*name, base, "a node that had lost its memory is enrolled again");
                 "enrolled"
             }
             Ok(Standing { service: Service::Quarantined { .. }, .. }) => "quarantined",
             Err(error) => {
+                let news = recovery.went(node, true);
                 let error: &dyn std::error::Error = error;
-                tracing::warn!(node = &*name, error, "a node that has lost its memory cannot be enrolled yet");
+                if news {
+                    tracing::warn!(node = &*name, error, "a node that has lost its memory cannot be enrolled yet");
+                } else {
+                    tracing::debug!(node = &*name, error, "a node that has lost its memory still cannot be enrolled");
+                }
                 "failed"
             }
         };
@@ -93,14 +123,23 @@ fn re_enroll(lanes: Vec<Arc<Lane>>, node: usize, prefix: KeyPrefix, quarantine: 
     })
 }
 
-/// Enrolls one node with the marks of a quorum of the others.
+/// Enrolls one node with the marks of a quorum of the others, if its quarantine is over.
+///
+/// In this order: first the node says which loss of memory it waits after, then the others say their marks, then the node is
+/// enrolled for that loss. What an attempt under way has raised by then is in the marks; and if the node loses its memory once
+/// more meanwhile, it refuses.
 async fn enroll_from_others(
     lanes: &[Arc<Lane>],
     node: usize,
     prefix: &KeyPrefix,
     quarantine: Duration,
     patience: Duration,
-) -> Result<Standing, NodeError> {
+) -> Result<Standing, EnrollError> {
+    let unanswered = |source| EnrollError::NotAnswering { node: lanes[node].name(), source };
+    let found = ask_standings(&[&lanes[node]], prefix, quarantine, patience).await.remove(0).map_err(unanswered)?;
+    if found.service != (Service::Quarantined { remaining: Duration::ZERO }) && !mutant!("marks from before") {
+        return Ok(found);
+    }
     let others: Vec<&Arc<Lane>> =
         lanes.iter().enumerate().filter(|(other, _)| *other != node).map(|(_, lane)| lane).collect();
     let standings = ask_standings(&others, prefix, quarantine, patience).await;
@@ -111,16 +150,16 @@ async fn enroll_from_others(
         Ok(standing) if standing.service == Service::Enrolled && twins.admit(lane.node()) => Some(standing),
         _ => None,
     });
-    let (mut base, mut count, mut longest) = (0, 0, quarantine);
+    let (mut base, mut count, mut longest) = (0, 0, quarantine.max(found.quarantine));
     for mark in marks {
         (base, count, longest) = (mark.high.max(base), count + 1, mark.quarantine.max(longest));
     }
-    if count < quorum_of(lanes.len()) && !mutant!("marks from too few") {
-        let needed = EnrollError::TooFewEnrolled { enrolled: count, needed: quorum_of(lanes.len()) };
-        return Err(NodeError::unreachable(needed));
+    let needed = quorum_of(lanes.len());
+    if count < needed && !mutant!("marks from too few") {
+        return Err(EnrollError::TooFewOthers { enrolled: count, needed });
     }
-    let enrolment = Enrolment { base, quarantine: longest, at_once: false };
-    within(patience, lanes[node].node().enroll(prefix, &enrolment)).await
+    let enrolment = Enrolment { base, quarantine: longest, at_once: false, loss: found.loss };
+    within(patience, lanes[node].node().enroll(prefix, &enrolment)).await.map_err(unanswered)
 }
 
 async fn ask_standings(
@@ -197,10 +236,21 @@ pub enum EnrollError {
         /// How many are needed.
         needed: usize,
     },
+    /// Fewer than a quorum of the *other* nodes remember. With one node or two there is no such quorum.
+    #[error(
+        "only {enrolled} of the other nodes are enrolled and answer, and {needed} are needed to tell it what it has forgotten; bring \
+         more of them up, or reseed"
+    )]
+    TooFewOthers {
+        /// How many of the others are enrolled and answer.
+        enrolled: usize,
+        /// How many are needed.
+        needed: usize,
+    },
     /// Some nodes are enrolled already, so this is no fresh deployment, or has not lost its memory.
     #[error(
-        "{enrolled} nodes are enrolled already, so what they remember counts; enroll the others from them, or, where they are too \
-         few for that, reseed"
+        "{enrolled} nodes are enrolled already, so what they remember counts; enroll the others from them. Where they are fewer than \
+         a quorum, reseed"
     )]
     EnrolledAlready {
         /// How many are enrolled.
@@ -214,6 +264,12 @@ pub enum EnrollError {
         /// Why.
         #[source]
         source: NodeError,
+    },
+    /// A highest token that leaves no room for others, so it is no token that was ever accepted.
+    #[error("{highest} leaves too few tokens above it; name the greatest one that your databases have accepted")]
+    BeyondTokens {
+        /// What was named.
+        highest: FencingToken,
     },
     /// Too few nodes answer for any quorum.
     #[error("only {answering} nodes answer, and a quorum of {needed} is needed; bring more of them up")]
@@ -253,7 +309,8 @@ impl Redlock {
     /// have asked for a lock in between. Says how every node stands afterwards.
     ///
     /// # Errors
-    /// [`EnrollError::GuardIsOff`], or [`EnrollError::TooFewEnrolled`] if fewer than a quorum of nodes remember anything.
+    /// [`EnrollError::GuardIsOff`]; [`EnrollError::TooFewEnrolled`] or [`EnrollError::TooFewOthers`] if fewer than a quorum of nodes, or
+    /// of the others, remember anything.
     ///
     /// # Cancel safety
     /// If the future is dropped, some nodes may have been enrolled.
@@ -269,7 +326,11 @@ impl Redlock {
         for (node, found) in after.iter_mut().enumerate() {
             if matches!(&found.standing, Ok(standing) if standing.service != Service::Enrolled) {
                 let (prefix, patience) = (&client.settings.prefix, patience(client));
-                found.standing = enroll_from_others(&client.lanes, node, prefix, quarantine, patience).await;
+                match enroll_from_others(&client.lanes, node, prefix, quarantine, patience).await {
+                    Ok(standing) => found.standing = Ok(standing),
+                    Err(EnrollError::NotAnswering { source, .. }) => found.standing = Err(source),
+                    Err(error) => return Err(error),
+                }
             }
         }
         Ok(after)
@@ -304,11 +365,16 @@ impl Redlock {
     /// quarantine is not over is not enrolled, and this has to be called again.
     ///
     /// # Errors
-    /// [`EnrollError`]: a quorum remembers, so that nothing has to be guessed; or too few nodes answer.
+    /// [`EnrollError`]: a quorum remembers, so that nothing has to be guessed; too few nodes answer; or `highest` is no token that
+    /// any database can have accepted.
     ///
     /// # Cancel safety
     /// If the future is dropped, some nodes may have been enrolled; calling this again goes on.
     pub async fn reseed(&self, highest: FencingToken) -> Result<Vec<NodeStanding>, EnrollError> {
+        // As many have to be left as there ever were.
+        if FencingToken::MAX.get() / 2 < highest.get() {
+            return Err(EnrollError::BeyondTokens { highest });
+        }
         let standings = self.standings().await?;
         let needed = quorum_of(standings.len());
         let answering = standings.iter().filter(|found| found.standing.is_ok()).count();
@@ -332,14 +398,13 @@ impl Redlock {
         for standing in standings.iter().filter_map(|found| found.standing.as_ref().ok()) {
             (base, quarantine) = (standing.high.max(base), standing.quarantine.max(quarantine));
         }
-        let enrolment = Enrolment { base, quarantine, at_once };
-        let enrolling = standings.iter().zip(&client.lanes).map(|(found, lane)| {
-            let enrolment = &enrolment;
-            async move {
-                match &found.standing {
-                    Ok(_) => within(patience(client), lane.node().enroll(&client.settings.prefix, enrolment)).await,
-                    Err(error) => Err(error.clone()),
+        let enrolling = standings.iter().zip(&client.lanes).map(|(found, lane)| async move {
+            match &found.standing {
+                Ok(found) => {
+                    let enrolment = Enrolment { base, quarantine, at_once, loss: found.loss };
+                    within(patience(client), lane.node().enroll(&client.settings.prefix, &enrolment)).await
                 }
+                Err(error) => Err(error.clone()),
             }
         });
         Ok(named(client, join_all(enrolling).await))

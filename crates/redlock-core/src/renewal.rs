@@ -63,6 +63,7 @@ pub(crate) async fn renew(
     holds: Vec<(Arc<Hold>, Terms)>,
     patience: Patience,
 ) -> Vec<Result<Duration, ExtendError>> {
+    recovery::tend(client);
     // Counted from before the first request.
     let started = client.clock.now();
     let mut renewal = Renewal {
@@ -73,6 +74,7 @@ pub(crate) async fn renew(
         admitted: vec![None; client.lanes.len()],
     };
     renewal.run(patience).await;
+    recovery::tend(client);
     renewal.conclude()
 }
 
@@ -193,7 +195,6 @@ impl Renewal<'_> {
                 }
             }
             Err(error) => {
-                recovery::note_failure(self.client, node, &error);
                 for hold in holds {
                     self.holds[*hold].count(node, None);
                 }

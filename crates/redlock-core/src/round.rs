@@ -13,7 +13,6 @@ use crate::floor;
 use crate::guard::Guard;
 use crate::lane::{self, Lane, Pass, Twins};
 use crate::node::{Acquisition, NodeError, Raising, Refusal};
-use crate::recovery;
 use crate::report::{FailureClass, NodeOutcome, NodeReport, Report};
 use crate::resource::Resources;
 use crate::settings::Terms;
@@ -210,10 +209,7 @@ impl<'a> Round<'a> {
                         (AcquireVote::Granted { counter }, NodeOutcome::Granted { counter })
                     }
                     Ok(Acquisition::Held(held)) => (AcquireVote::Held, NodeOutcome::Held(held)),
-                    Err(error) => {
-                        recovery::note_failure(self.client, node, &error);
-                        (AcquireVote::Failed, NodeOutcome::Failed(error))
-                    }
+                    Err(error) => (AcquireVote::Failed, NodeOutcome::Failed(error)),
                 };
                 self.outcomes[node] = (outcome, Some(took));
                 self.attempt.on_acquire(node, vote)

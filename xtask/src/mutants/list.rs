@@ -158,6 +158,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     mutant("a node that was emptied votes", BACKENDS, GUARD, "a_node_that_was_emptied_takes_nothing"),
     mutant("another server's record is believed", BACKENDS, GUARD, TOO_LOW),
     mutant("no quarantine", BACKENDS, GUARD, "a_quarantine_is_one_for_all_and_begins_again_with_each_restart"),
+    mutant("marks from before", BACKENDS, "crash_guard_refuted", "marks_are_not_fetched_before_the_quarantine_is_over"),
     mutant("marks from too few", BACKENDS, GUARD, "memory::a_quorum_that_forgot_fails_closed_until_it_is_reseeded"),
     mutant("counters that came back count", BACKENDS, GUARD, TOO_LOW),
     mutant(

@@ -99,12 +99,20 @@ struct Server {
     evicts: Option<String>,
     /// It keeps everything over a restart, as far as it says.
     durable: bool,
-    /// The prefixes for which it serves under the crash-recovery guard, and its base for each of them.
-    serves: Mutex<Vec<(KeyPrefix, u64)>>,
+    /// The prefixes for which it serves under the crash-recovery guard.
+    serves: Mutex<Vec<Serves>>,
+}
+
+/// The server serves one prefix.
+struct Serves {
+    prefix: KeyPrefix,
+    base: u64,
+    /// The longest quarantine that it has been told of on this connection.
+    quarantine: Duration,
 }
 
 impl Server {
-    fn serves(&self) -> MutexGuard<'_, Vec<(KeyPrefix, u64)>> {
+    fn serves(&self) -> MutexGuard<'_, Vec<Serves>> {
         self.serves.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -232,7 +240,8 @@ impl Link {
         quarantine: Duration,
     ) -> Result<(Connection, u64), NodeError> {
         let connection = self.connection().await?;
-        let known = connection.server.serves().iter().find(|(served, _)| served == prefix).map(|(_, base)| *base);
+        let told = |serves: &&Serves| serves.prefix == *prefix && quarantine <= serves.quarantine;
+        let known = connection.server.serves().iter().find(told).map(|serves| serves.base);
         if let Some(base) = known {
             return Ok((connection, base));
         }
@@ -284,9 +293,9 @@ impl Link {
             standing.base = 0;
         }
         let mut serves = server.serves();
-        serves.retain(|(served, _)| served != prefix);
+        serves.retain(|serves| serves.prefix != *prefix);
         if standing.service == Service::Enrolled {
-            serves.push((prefix.clone(), standing.base));
+            serves.push(Serves { prefix: prefix.clone(), base: standing.base, quarantine: standing.quarantine });
         }
         Ok(standing)
     }
@@ -312,7 +321,7 @@ impl Link {
 
     /// The node has said on this connection that it does not serve after all.
     pub(super) fn serves_no_more(&self, connection: &Connection, prefix: &KeyPrefix) {
-        connection.server.serves().retain(|(served, _)| served != prefix);
+        connection.server.serves().retain(|serves| serves.prefix != *prefix);
     }
 
     /// Gives up a connection whose answer says that it is of no more use.
@@ -481,7 +490,7 @@ async fn greet(target: &Target, trusted: bool) -> Result<Greeting, NodeError> {
 /// What a server is asked that is said to keep everything.
 fn durability() -> Cmd {
     let mut config = redis::cmd("CONFIG");
-    config.arg("GET").arg("append*").arg("aof-load-truncated");
+    config.arg("GET").arg("append*").arg("aof-load-truncated").arg("no-appendfsync-on-rewrite");
     config
 }
 
@@ -494,7 +503,12 @@ fn durable(info: Option<&str>, config: &RedisResult<Value>) -> Result<(), String
         _ => Vec::new(),
     };
     let setting = |name: &str| words.chunks(2).find(|pair| pair[0] == name).and_then(|pair| pair.get(1));
-    for (name, wanted) in [("appendonly", "yes"), ("appendfsync", "always"), ("aof-load-truncated", "no")] {
+    for (name, wanted) in [
+        ("appendonly", "yes"),
+        ("appendfsync", "always"),
+        ("aof-load-truncated", "no"),
+        ("no-appendfsync-on-rewrite", "no"),
+    ] {
         match setting(name) {
             Some(value) if value == wanted => {}
             value => return Err(format!("{name} is {}, not {wanted}", value.map_or("unknown", String::as_str))),

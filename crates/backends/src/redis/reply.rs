@@ -107,9 +107,9 @@ pub(super) fn inspection(
 /// How a node stands under the crash-recovery guard.
 pub(super) fn standing(answer: &Value) -> Result<Standing, NodeError> {
     let Value::Array(parts) = answer else { return Err(unexpected(answer)) };
-    let [Value::Int(serves), Value::Int(remaining), Value::Int(base), Value::Int(high), Value::Int(quarantine)] =
-        parts.as_slice()
-    else {
+    let numbers: Option<Vec<i64>> =
+        parts.iter().map(|part| if let Value::Int(number) = part { Some(*number) } else { None }).collect();
+    let Some([serves, remaining, base, high, quarantine, noticed]) = numbers.as_deref() else {
         return Err(unexpected(answer));
     };
     let number = |value: &i64| u64::try_from(*value).map_err(|_| unexpected(answer));
@@ -119,7 +119,8 @@ pub(super) fn standing(answer: &Value) -> Result<Standing, NodeError> {
         _ => return Err(unexpected(answer)),
     };
     let quarantine = Duration::from_millis(number(quarantine)?);
-    Ok(Standing { service, base: number(base)?, high: number(high)?, quarantine })
+    let loss = if *serves == 1 { None } else { Some(number(noticed)?) };
+    Ok(Standing { service, base: number(base)?, high: number(high)?, quarantine, loss })
 }
 
 /// The answer to `TIME`: seconds and microseconds since 1970.

@@ -219,6 +219,10 @@ impl LockNode for Remote {
         }
     }
 
+    fn keeps_record(&self) -> bool {
+        true
+    }
+
     async fn enroll(&self, prefix: &KeyPrefix, enrolment: &Enrolment) -> Result<Standing, NodeError> {
         match self.ask(Request::Enroll(prefix.clone(), *enrolment)).await? {
             Reply::Stands(standing) => Ok(standing),

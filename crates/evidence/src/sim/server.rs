@@ -60,7 +60,8 @@ impl Server {
 
     /// Is taken into service under the crash-recovery guard, as a node of a fresh deployment.
     pub(crate) fn enroll_fresh(&self, quarantine: Duration) {
-        let enrolment = Enrolment { base: 0, quarantine, at_once: true };
+        let found = at_once(self.memory.standing(&KeyPrefix::default(), quarantine));
+        let enrolment = Enrolment { base: 0, quarantine, at_once: true, loss: found.loss };
         at_once(self.memory.enroll(&KeyPrefix::default(), &enrolment));
     }
 

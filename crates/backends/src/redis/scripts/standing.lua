@@ -2,7 +2,7 @@
 --
 -- KEYS   the namespace record
 -- ARGV   the server's identity, the quarantine in milliseconds, 1 if its memory outlives a restart or 0
--- Reply  {1 serves or 0 not, milliseconds of quarantine left, base, high, the longest quarantine asked for}
+-- Reply  {1 serves or 0 not, milliseconds of quarantine left, base, high, the longest quarantine asked for, when it was noticed}
 --
 -- Of the guard, the record holds:
 --   identity     the server that was enrolled. Another server finds another's name here: it was restarted, or took its place
@@ -21,20 +21,28 @@ local function standing()
     quarantine = asked_for
     redis.call('HSET', record, 'quarantine', quarantine)
   end
-  if fields[1] == identity and not fields[2] then return {1, 0, base, high, quarantine} end
+  -- Who may not see the server's name takes the record for its own, and leaves it as it is; whoever sees it writes it down.
+  local blind = identity == 'unreadable'
+  if fields[1] and not fields[2] and (fields[1] == identity or blind or fields[1] == 'unreadable') then
+    if not blind and fields[1] ~= identity then redis.call('HSET', record, 'identity', identity) end
+    return {1, 0, base, high, quarantine, 0}
+  end
   -- It was enrolled, and whoever asks has looked: it keeps all that it says, so it is the same with another name. Not if it was in
   -- quarantine before it was restarted: it may have forgotten something then.
-  if fields[1] and ARGV[3] == '1' and (not fields[2] or fields[3] == identity) then
+  if fields[1] and ARGV[3] == '1' and (not fields[2] or fields[3] == identity) and not blind then
     redis.call('HSET', record, 'identity', identity)
     redis.call('HDEL', record, 'noticed', 'noticed_by')
-    return {1, 0, base, high, quarantine}
+    return {1, 0, base, high, quarantine, 0}
   end
   local time = redis.call('TIME')
   local now = time[1] * 1000 + math.floor(time[2] / 1000)
   local noticed = tonumber(fields[2] or nil)
-  if not noticed or fields[3] ~= identity or now < noticed then
+  local by_another = fields[3] ~= identity and not blind and fields[3] ~= 'unreadable'
+  if not noticed or by_another or now < noticed then
     noticed = now
     redis.call('HSET', record, 'noticed', noticed, 'noticed_by', identity)
+  elseif fields[3] == 'unreadable' and not blind then
+    redis.call('HSET', record, 'noticed_by', identity)
   end
-  return {0, math.max(0, noticed + quarantine - now), base, high, quarantine}
+  return {0, math.max(0, noticed + quarantine - now), base, high, quarantine, noticed}
 end
