@@ -482,7 +482,8 @@ mod tests {
         sentinels.behind_sentinels = true;
         assert_eq!(judged(sentinels, false), [("sentinels", Severity::Warning)]);
         let with = |standing| Seen { standing: Some(standing), ..seen(RIGHT) };
-        let standing = |service| Ok(Standing { service, base: 1, high: 1, quarantine: Duration::from_secs(1) });
+        let standing =
+            |service| Ok(Standing { service, base: 1, high: 1, quarantine: Duration::from_secs(1), loss: None });
         assert_eq!(judged(with(standing(Service::Enrolled)), true), []);
         let quarantined = Service::Quarantined { remaining: Duration::from_secs(1) };
         assert_eq!(judged(with(standing(quarantined)), true), [("quarantined", Severity::Error)]);
