@@ -83,6 +83,24 @@ fn partitions_are_guarded_by_the_guard_of_their_table_postgres() {
     });
 }
 
+/// Not a partition, which has the guard of its table: an heir has triggers of its own, or none.
+#[test]
+fn rows_of_inherited_tables_are_not_guarded_until_theirs_is_postgres() {
+    run(async {
+        let bench = Bench::<sqlx::Postgres>::new(2).await;
+        bench.sql("CREATE TABLE heirs (PRIMARY KEY (id)) INHERITS (accounts)").await;
+        bench.sql("INSERT INTO heirs (id, balance, fence_token) VALUES (1, 100, 34)").await;
+        bench.store.install_guard(&Guard::new("accounts", "id")).await.unwrap();
+        let late = "UPDATE accounts SET balance = 1, fence_token = 33 WHERE id = 1;";
+        client::<sqlx::Postgres>(&bench.url, late).unwrap();
+        bench.store.install_guard(&Guard::new("heirs", "id")).await.unwrap();
+        let later = "UPDATE accounts SET balance = 2, fence_token = 32 WHERE id = 1;";
+        let told = client::<sqlx::Postgres>(&bench.url, later).unwrap_err();
+        assert!(told.contains("fence: stale: presented 32, highest 33"), "{told}");
+        assert_eq!(bench.balance(1).await, Some(1));
+    });
+}
+
 /// A trigger of the table's own is put off to the commit, and writes there.
 #[test]
 fn a_refusal_at_commit_is_stale_too_postgres() {
