@@ -65,7 +65,7 @@ async fn a_quorum_that_forgot_goes_on_above_what_the_database_has_accepted() -> 
     assert_eq!(redlock.call(&["enroll", "--fresh"]).await.code, 0);
 
     // Far above all clocks, so that it can come from nowhere else.
-    let (in_ledger, in_row) = (8_000_000_000_000_001, 8_000_000_000_000_007);
+    let (in_ledger, in_row) = (3_000_000_000_000_001, 3_000_000_000_000_007);
     let file = redlock.note("shop.db");
     let url = format!("sqlite:{}?mode=rwc", file.display());
     let pool = sqlx::SqlitePool::connect(&url).await?;
