@@ -227,8 +227,8 @@ async fn mysql(pool: &Pool<MySql>) -> Vec<Finding> {
     let read_only_now = word(pool, "SELECT CAST(@@global.read_only AS CHAR)").await;
     let flush = word(pool, "SELECT CAST(@@global.innodb_flush_log_at_trx_commit AS CHAR)").await;
     let autocommit = word(pool, "SELECT CAST(@@global.autocommit AS CHAR)").await;
+    // MySQL says 0 for off, MariaDB 0 or OFF, by setting and version.
     [
-        // MySQL says 0, MariaDB 0 or OFF, by version.
         told(read_only_now, "read_only", |value| {
             (!["0", "OFF"].contains(&value)).then(|| read_only("it is read-only"))
         }),
@@ -237,7 +237,7 @@ async fn mysql(pool: &Pool<MySql>) -> Vec<Finding> {
                 .then(|| forgets("innodb_flush_log_at_trx_commit", value, "innodb_flush_log_at_trx_commit = 1"))
         }),
         told(autocommit, "autocommit", |value| {
-            (value == "0").then(|| {
+            ["0", "OFF"].contains(&value).then(|| {
                 Finding::new(Severity::Note, SUBJECT, "autocommit", "autocommit is off")
                     .harm("every fenced write is a transaction, at several round trips instead of one")
                     .mend("autocommit = 1, unless programs rely on it being off")

@@ -114,3 +114,54 @@ fn clocks(facts: &[Facts]) -> Vec<Finding> {
     }
     findings
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::facts::Info;
+    use super::super::keys::Sample;
+    use super::super::rights::Rights;
+    use super::*;
+    use crate::remote::Unanswered;
+    use std::collections::BTreeMap;
+
+    fn facts(number: usize, ahead_us: Option<i64>) -> Facts {
+        let silent = || Unanswered::Silent("no".into());
+        let seen = |ahead_us| Seen {
+            latencies: Vec::new(),
+            ahead_us: Ok(ahead_us),
+            info: Ok(Info::parse(&format!("run_id:{number}"))),
+            configuration: BTreeMap::new(),
+            cluster: None,
+            open_to_all: false,
+            rights: Rights::default(),
+            sample: Ok(Sample::default()),
+            standing: None,
+            behind_sentinels: false,
+        };
+        Facts { name: number.to_string(), reached: ahead_us.map(seen).ok_or_else(silent) }
+    }
+
+    /// How far each calendar is ahead, in milliseconds (`None`: down), and what is found about whom.
+    fn check(ahead_ms: &[Option<i64>], expected: &[(&str, &str)]) {
+        let facts: Vec<Facts> =
+            ahead_ms.iter().enumerate().map(|(number, ms)| facts(number, ms.map(|ms| ms * 1_000))).collect();
+        let findings = judge(&facts);
+        let found: Vec<_> = findings.iter().map(|finding| (finding.finding, finding.subject.as_str())).collect();
+        assert_eq!(found, expected, "{ahead_ms:?}");
+    }
+
+    #[test]
+    fn calendars_are_compared_with_the_one_in_the_middle() {
+        check(&[Some(0), Some(300), Some(-300)], &[]);
+        check(&[Some(0), Some(0), Some(3_600_000)], &[("clock", "2")]);
+        check(&[Some(0), Some(i64::MIN / 1_000), Some(0)], &[("clock", "1")]);
+        check(&[Some(900), Some(1_000), Some(1_100)], &[("our-clock", "settings")]);
+    }
+
+    #[test]
+    fn a_quorum_of_all_nodes_has_to_be_up() {
+        check(&[Some(0), None, Some(0)], &[]);
+        check(&[Some(0), None, None], &[("no-quorum", "settings")]);
+        check(&[None, None, None], &[("no-quorum", "settings")]);
+    }
+}

@@ -125,5 +125,44 @@ async fn a_mariadb_that_cannot_roll_back_is_found() -> TestResult {
     assert_eq!(examine(&redlock, &[]).await, pairs(&expected));
     sqlx::raw_sql("SET GLOBAL innodb_flush_log_at_trx_commit = 2").execute(&pool).await?;
     assert_eq!(examine(&redlock, &[]).await, pairs(&[("error", "fence-column"), ("warning", "not-durable")]));
+    for sql in ["SET GLOBAL read_only = 1", "SET GLOBAL autocommit = 0"] {
+        sqlx::raw_sql(sql).execute(&pool).await?;
+    }
+    let expected =
+        [("error", "read-only"), ("error", "fence-column"), ("warning", "not-durable"), ("note", "autocommit")];
+    assert_eq!(examine(&redlock, &[]).await, pairs(&expected));
+    Ok(())
+}
+
+/// A user who may log in and no more.
+#[tokio::test]
+async fn what_may_not_be_read_of_a_database_is_said() -> TestResult {
+    let servers = nodes().await;
+    let postgres = Postgres::start()?;
+    let pool = sqlx::PgPool::connect(postgres.url()).await?;
+    for sql in [
+        "CREATE ROLE stranger LOGIN PASSWORD 'hunter2'",
+        "ALTER ROLE stranger SET idle_in_transaction_session_timeout = '30s'",
+        "ALTER DATABASE postgres SET synchronous_commit = on",
+    ] {
+        sqlx::raw_sql(sql).execute(&pool).await?;
+    }
+    let sql = Redlock::of(&servers).call(&["fence", "sql", "--dialect", "postgres", "--only", "ledger"]).await;
+    sqlx::raw_sql(sqlx::AssertSqlSafe(sql.stdout)).execute(&pool).await?;
+    let url = postgres.url().replacen("postgres@", "stranger:hunter2@", 1);
+    assert_ne!(url, postgres.url());
+    let redlock = Redlock::of(&servers).set("REDLOCK_DATABASE", url);
+    assert_eq!(examine(&redlock, &[]).await, pairs(&[("warning", "not-durable"), ("unread", "table-unread")]));
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_ledger_of_no_name_is_found() -> TestResult {
+    let servers = nodes().await;
+    let redlock = Redlock::of(&servers);
+    let file = redlock.note("redlock.toml");
+    std::fs::write(&file, "[database]\nurl = \"sqlite::memory:\"\nledger = \"drop table\"\n")?;
+    let redlock = redlock.set("REDLOCK_CONFIG", file.to_str().unwrap());
+    assert_eq!(examine(&redlock, &[]).await, pairs(&[("error", "ledger")]));
     Ok(())
 }
