@@ -3,14 +3,16 @@
 use std::pin::pin;
 use std::time::Duration;
 
-use fence_store::{FenceError, FenceStore, Settled};
+use fence_store::Settled;
+#[cfg(any(feature = "mysql", feature = "postgres"))]
+use fence_store::{FenceError, FenceStore};
 use redlock_bench::eventually;
 use sea_query::Query;
 
 use crate::forms::{Place, Target, Told, Writes, forms};
-use crate::support::{
-    Bench, DEADLINE, TestDb, account, execute, grant, grant_of, number, on_every_database, polled, pool,
-};
+#[cfg(any(feature = "mysql", feature = "postgres"))]
+use crate::support::account;
+use crate::support::{Bench, DEADLINE, TestDb, execute, grant, grant_of, number, on_every_database, polled, pool};
 
 on_every_database! {
     a_future_dropped_at_any_await_leaves_nothing_open_postgres
