@@ -18,9 +18,9 @@ use super::random::{ClientRandomness, Random, mix};
 use super::remote::{Destination, GIVES_UP_AFTER, Remote, Reply, Request};
 use super::server::{Called, Server, Storage, WorldClock};
 use super::workload::{Desk, Worker};
-use redlock_core::{Acquisition, LockNode, Manner, NodeError, Redlock, Service, Standing};
+use redlock_core::{Acquisition, Extension, LockNode, Manner, NodeError, Redlock, Service, Standing};
 use std::cmp::Reverse;
-use std::collections::{BTreeSet, BinaryHeap};
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -137,6 +137,8 @@ pub(crate) struct World {
     loose: BTreeSet<(usize, String)>,
     /// Owners that a server has granted to.
     granted_to: BTreeSet<(usize, String)>,
+    /// The first call with which an owner wanted to be released on a server.
+    released_by: BTreeMap<(usize, String), usize>,
     digest: u64,
     log: Option<Vec<String>>,
 }
@@ -167,6 +169,7 @@ impl World {
             faults: Counts::default(),
             loose: BTreeSet::new(),
             granted_to: BTreeSet::new(),
+            released_by: BTreeMap::new(),
             digest: seed,
             log: told.then(Vec::new),
             plan,
@@ -369,6 +372,9 @@ impl World {
         }
         let server = self.number_of(to);
         let call = self.calls.len();
+        if let Request::Release(ownership) = &request {
+            self.released_by.entry((server, ownership.owner().expose().to_owned())).or_insert(call);
+        }
         let incarnation = self.processes[process].shared.incarnation;
         let connection = self.links[process][server].connection;
         self.fold(3, at ^ mix(u64::try_from(call).unwrap_or(0)));
@@ -529,7 +535,20 @@ impl World {
             }
             (Request::Acquire(..), Err(_)) => history.note("vote refused in quarantine"),
             (Request::Raise(..), _) => history.note("raise"),
-            (Request::Extend(leases), _) if 1 < leases.len() => history.note("many extended in one call"),
+            (Request::Extend(leases), Ok(Reply::Extend(extensions))) => {
+                if 1 < leases.len() {
+                    history.note("many extended in one call");
+                }
+                let extended = leases.iter().zip(extensions).filter(|(_, done)| **done == Extension::Extended);
+                for ((ownership, _), _) in extended {
+                    let key = (server, ownership.owner().expose().to_owned());
+                    // Releases that are lost on their way are tried for as long as a lock lives, not for as long as one that
+                    // is prolonged meanwhile.
+                    if self.released_by.get(&key).is_some_and(|release| call < *release) {
+                        self.loose.insert(key);
+                    }
+                }
+            }
             (Request::Enroll(..), Ok(Reply::Stands(Standing { service: Service::Enrolled, .. }))) => {
                 history.note("node enrolled again");
             }

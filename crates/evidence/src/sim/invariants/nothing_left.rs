@@ -2,7 +2,9 @@
 //! that failed, nor of calls that were cancelled, nor of guards that were dropped.
 //!
 //! Keys of killed processes may be left until their ttl, and so may those whose acquire was executed when its call had long
-//! ended in an error: nobody who could give them back knows of them.
+//! ended in an error: nobody who could give them back knows of them. So may those that an extension prolonged which was sent
+//! before the release and executed behind it: if all tries of the release are lost for as long as a lock lives, the key ends
+//! with the ttl that the extension gave it.
 
 use crate::sim::history::Violation;
 use crate::sim::plan::Plan;
