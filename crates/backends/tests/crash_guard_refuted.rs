@@ -9,6 +9,7 @@ use redlock_core::{
 };
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::task::JoinSet;
 
 const fn ms(millis: u64) -> Duration {
     Duration::from_millis(millis)
@@ -126,7 +127,8 @@ async fn marks_are_not_fetched_before_the_quarantine_is_over() {
         ],
         ms(1_400),
     );
-    let granting = tokio::spawn({
+    let mut granting = JoinSet::new();
+    granting.spawn({
         let slow = slow.clone();
         async move { slow.try_acquire("r").await }
     });
@@ -136,7 +138,7 @@ async fn marks_are_not_fetched_before_the_quarantine_is_over() {
     assert!(matches!(noticed.service, Service::Quarantined { .. }));
     tokio::time::sleep(ms(1_980)).await;
     operator.enroll().await.unwrap();
-    let first = granting.await.unwrap().expect("granted within its validity");
+    let first = granting.join_next().await.unwrap().unwrap().expect("granted within its validity");
     let first_token = first.token();
     first.release().await;
     slow.settled().await;
@@ -215,7 +217,8 @@ async fn marks_that_were_fetched_after_an_earlier_loss_do_not_count() {
     all.standings().await.unwrap();
     tokio::time::sleep(ms(200)).await;
     let slow = built(&inner, vec![none, none, |q| late(q, Question::Standing, 450)], ttl, &clock).build().unwrap();
-    let enrolling = tokio::spawn(async move { slow.enroll().await });
+    let mut enrolling = JoinSet::new();
+    enrolling.spawn(async move { slow.enroll().await });
     tokio::time::sleep(ms(500)).await;
     // Its marks are fetched, and on their way. Somebody else is quicker.
     assert!(all.enroll().await.unwrap().iter().all(|f| f.is_enrolled()));
@@ -226,7 +229,7 @@ async fn marks_that_were_fetched_after_an_earlier_loss_do_not_count() {
     guard.release().await;
     inner[0].forget();
     all.standings().await.unwrap();
-    let found = enrolling.await.unwrap().unwrap().remove(0).standing.unwrap();
+    let found = enrolling.join_next().await.unwrap().unwrap().unwrap().remove(0).standing.unwrap();
     assert_ne!(found.service, Service::Enrolled, "it has lost its memory once more");
     tokio::time::sleep(ms(200)).await;
     let next = built(&inner, vec![none, lost, none], ttl, &clock).build().unwrap().try_acquire("r").await;
