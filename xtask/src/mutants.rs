@@ -12,7 +12,7 @@ mod list;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -23,7 +23,7 @@ use serde_json::Value;
 
 pub(crate) use self::list::complaints;
 use self::list::{MUTANTS, Mutant, TestIn, page};
-use crate::run::{cargo, output_with_errors_shown};
+use crate::run::{cargo, output_with_errors_shown, root};
 
 /// Tells this program that it has been called as a compiler, or rather in front of one.
 const WRAPS: &str = "XTASK_WRAPS_RUSTC";
@@ -73,6 +73,27 @@ fn write() -> Result<()> {
     std::fs::write(&path, page()).with_context(|| format!("{} cannot be written", path.display()))
 }
 
+/// This program under a name that nobody builds anew: in `target/debug` there may be another one by now, or none.
+fn own_copy() -> Result<PathBuf> {
+    let running = Path::new("/proc/self/exe");
+    let own = match running.exists() {
+        true => std::fs::read(running),
+        false => std::env::current_exe().and_then(std::fs::read),
+    };
+    let own = own.context("this program cannot read itself")?;
+    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from);
+    let folder = target.join("mutants");
+    std::fs::create_dir_all(&folder)?;
+    let copy = folder.join("compiler");
+    // Left alone if it is the same, so that what was compiled with it counts as new still.
+    if std::fs::read(&copy).ok().as_ref() != Some(&own) {
+        std::fs::write(&copy, own)?;
+        #[cfg(unix)]
+        std::fs::set_permissions(&copy, std::os::unix::fs::PermissionsExt::from_mode(0o755))?;
+    }
+    Ok(copy)
+}
+
 /// Builds the test programs with all mutants in them; gives where they are. In one go and with the features of the whole
 /// workspace, so that what the packages depend on is what the tests have had built.
 fn build(wanted: &[&Mutant]) -> Result<BTreeMap<TestIn, PathBuf>> {
@@ -82,7 +103,7 @@ fn build(wanted: &[&Mutant]) -> Result<BTreeMap<TestIn, PathBuf>> {
     for target in targets {
         command += &if target == LIB { " --lib".to_owned() } else { format!(" --test {target}") };
     }
-    let wrapper = std::env::current_exe().context("this program does not know where it is")?;
+    let wrapper = own_copy()?;
     let messages = output_with_errors_shown(cargo(&command).env("RUSTC_WORKSPACE_WRAPPER", wrapper).env(WRAPS, "1"))?;
     let messages = messages.lines().map(serde_json::from_str).collect::<Result<Vec<Value>, _>>()?;
     let programs: Vec<_> = messages.iter().filter(|message| message["executable"].is_string()).collect();
