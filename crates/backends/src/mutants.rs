@@ -51,7 +51,7 @@ pub(crate) fn script(text: &'static str) -> &'static str {
     } else if mutant!("a node that was emptied votes") {
         ("if GUARDED and (not fields[5] or fields[6]) then return nil end", "")
     } else if mutant!("another server's record is believed") {
-        ("if fields[1] == identity and not fields[2]", "if fields[1]")
+        (" and (fields[1] == identity or blind or fields[1] == 'unreadable')", "")
     } else if mutant!("no quarantine") {
         ("math.max(0, noticed + quarantine - now)", "0")
     } else {
