@@ -10,7 +10,7 @@ use std::process::Command;
 
 use anyhow::{Result, ensure};
 
-use crate::run::{self, cargo, root};
+use crate::run::{self, cargo, root, target};
 
 /// The book.
 const BOOK: &str = "docs";
@@ -63,8 +63,7 @@ pub(crate) fn install_node_peers() -> Result<()> {
 
 /// Where the libraries of the peers are: in the folder of builds.
 fn peers() -> PathBuf {
-    let own = root().join("target");
-    std::env::var_os("CARGO_TARGET_DIR").map_or(own, Into::into).join("bench/peers")
+    target().join("bench/peers")
 }
 
 /// What is in the repository for the peers.

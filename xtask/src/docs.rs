@@ -25,7 +25,7 @@ use std::process::Command;
 use anyhow::{Context, Result, bail, ensure};
 
 pub(crate) use self::links::complaints;
-use crate::run::{self, cargo, root, succeeds};
+use crate::run::{self, cargo, root, succeeds, target};
 use crate::servers;
 use crate::tidy::files::Files;
 
@@ -97,11 +97,6 @@ fn build() -> Result<PathBuf> {
     run::run(docs.env("RUSTDOCFLAGS", "-D warnings"))?;
     copy_api(&target().join("doc"), &book.join("api"))?;
     Ok(book)
-}
-
-/// Where builds go.
-fn target() -> PathBuf {
-    std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from)
 }
 
 /// The program that makes a book of the pages: the one that is installed, or one of this task's own.

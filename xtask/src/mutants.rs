@@ -23,7 +23,7 @@ use serde_json::Value;
 
 pub(crate) use self::list::complaints;
 use self::list::{MUTANTS, Mutant, TestIn, page};
-use crate::run::{cargo, output_with_errors_shown, root};
+use crate::run::{cargo, output_with_errors_shown, target};
 
 /// Tells this program that it has been called as a compiler, or rather in front of one.
 const WRAPS: &str = "XTASK_WRAPS_RUSTC";
@@ -81,8 +81,7 @@ fn own_copy() -> Result<PathBuf> {
         false => std::env::current_exe().and_then(std::fs::read),
     };
     let own = own.context("this program cannot read itself")?;
-    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from);
-    let folder = target.join("mutants");
+    let folder = target().join("mutants");
     std::fs::create_dir_all(&folder)?;
     let copy = folder.join("compiler");
     // Left alone if it is the same, so that what was compiled with it counts as new still.

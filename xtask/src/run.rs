@@ -1,10 +1,15 @@
 //! Running other programs from the root of the workspace, visibly.
 
 use std::io::{BufRead, BufReader, Read};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
 
 use anyhow::{Context, Result, ensure};
+
+/// Where builds go.
+pub(crate) fn target() -> PathBuf {
+    std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from)
+}
 
 /// The root of the workspace.
 pub(crate) fn root() -> &'static Path {

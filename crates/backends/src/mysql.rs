@@ -4,7 +4,7 @@
 //! no order, and a release that may have come too early is repeated by the client. What the server commits it remembers over
 //! a restart, as far as its settings say so (`innodb_flush_log_at_trx_commit`, `sync_binlog`).
 
-use crate::sql::{self, CALL_LIMIT, counter, held_by, hexadecimal, json_keys, resource_at, signed};
+use crate::sql::{self, CALL_LIMIT, Greeting, counter, held_by, hexadecimal, json_keys, resource_at, signed};
 use async_trait::async_trait;
 use redlock_core::{
     Acquisition, Extension, Health, Inspection, KeyPrefix, LockNode, NodeError, Ownership, Raising, Refusal, Releasing,
@@ -15,7 +15,6 @@ use sqlx::{FromRow, MySql};
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::time::Instant;
 
 const SCHEMA: &str = include_str!("mysql/schema.sql");
 
@@ -41,9 +40,7 @@ const CONNECTIONS_MAX: u32 = 8;
 pub struct MySqlNode {
     name: String,
     pool: MySqlPool,
-    identity: Arc<str>,
-    /// What the server's calendar showed, and when.
-    time: (Duration, Instant),
+    greeting: Greeting,
 }
 
 impl MySqlNode {
@@ -59,8 +56,8 @@ impl MySqlNode {
         let (name, pool) = pool(url)?;
         let asked = "SELECT identity, CAST(UNIX_TIMESTAMP(SYSDATE(3)) * 1000 AS SIGNED) FROM redlock_node_identity";
         let (identity, millis): (String, i64) = sql::limited(sqlx::query_as(asked).fetch_one(&pool), classify).await?;
-        let time = (Duration::from_millis(millis.try_into().unwrap_or(0)), Instant::now());
-        Ok(Self { name, pool, identity: identity.into(), time })
+        let greeting = Greeting::new(identity, Duration::from_millis(millis.try_into().unwrap_or(0)));
+        Ok(Self { name, pool, greeting })
     }
 
     /// Brings the tables and the procedures to a database, unless they are there. Touches no lock and no counter.
@@ -107,6 +104,11 @@ fn pool(url: &str) -> Result<(String, MySqlPool), NodeError> {
     Ok((name, pool.connect_lazy_with(options)))
 }
 
+/// What other clients wrote may be any bytes.
+fn text(owner: Vec<u8>) -> String {
+    String::from_utf8_lossy(&owner).into_owned()
+}
+
 /// Sorts an error by what can be done about it (*Server Error Message Reference* of MySQL).
 fn classify(error: sqlx::Error) -> NodeError {
     let number = match &error {
@@ -144,7 +146,7 @@ impl LockNode for MySqlNode {
             (Some(granted), ..) => Ok(Acquisition::Granted { counter: counter(granted)? }),
             (None, Some(place), Some(owner), Some(millis)) => {
                 let resource = resource_at(ownership, usize::try_from(place).ok())?;
-                Ok(Acquisition::Held(held_by(resource, &String::from_utf8_lossy(&owner), millis)))
+                Ok(Acquisition::Held(held_by(resource, &text(owner), millis)))
             }
             _ => Err(NodeError::protocol("neither granted nor held")),
         }
@@ -157,20 +159,12 @@ impl LockNode for MySqlNode {
 
     async fn extend(&self, ownership: &Ownership, ttl: Ttl) -> Result<Extension, NodeError> {
         let (standing,): (i64,) = self.call("CALL redlock_extend_1(?, ?, ?)", ownership, &[ttl.as_millis()]).await?;
-        Ok(match standing {
-            1 => Extension::Extended,
-            0 => Extension::Gone,
-            _ => Extension::NotOwner,
-        })
+        Ok(sql::extension(standing))
     }
 
     async fn release(&self, ownership: &Ownership) -> Result<Releasing, NodeError> {
         let (standing,): (i64,) = self.call("CALL redlock_release_1(?, ?)", ownership, &[]).await?;
-        Ok(match standing {
-            1 => Releasing::Released,
-            0 => Releasing::Gone,
-            _ => Releasing::NotOwner,
-        })
+        Ok(sql::releasing(standing))
     }
 
     async fn inspect(&self, prefix: &KeyPrefix, resources: &Resources) -> Result<Vec<Inspection>, NodeError> {
@@ -181,13 +175,8 @@ impl LockNode for MySqlNode {
             let query = sqlx::query_as(asked).bind(hexadecimal(prefix, resource));
             let seen: Option<(i64, Option<Vec<u8>>, i64)> =
                 sql::limited(query.fetch_optional(&self.pool), classify).await?;
-            let (value, owner, millis) = seen.unwrap_or_default();
-            inspections.push(Inspection {
-                resource: resource.clone(),
-                held: owner.map(|owner| held_by(resource, &String::from_utf8_lossy(&owner), millis)),
-                // A row without a grant has the counter zero, which is none.
-                counter: (0 < value).then(|| counter(value)).transpose()?,
-            });
+            let seen = seen.map(|(value, owner, millis)| (value, owner.map(text), millis));
+            inspections.push(sql::inspection(resource, seen)?);
         }
         Ok(inspections)
     }
@@ -199,7 +188,7 @@ impl LockNode for MySqlNode {
         let (read_only, version, persistence, millis): (i64, String, String, i64) =
             sql::limited(sqlx::query_as(asked).fetch_one(&self.pool), classify).await?;
         let mut health = Health::default();
-        health.identity = Some(self.identity.to_string());
+        health.identity = Some(self.greeting.identity().to_string());
         health.primary = Some(read_only == 0);
         health.version = Some(version);
         health.persistence = Some(persistence);
@@ -210,12 +199,11 @@ impl LockNode for MySqlNode {
     }
 
     fn identity(&self) -> Option<Arc<str>> {
-        Some(Arc::clone(&self.identity))
+        Some(Arc::clone(self.greeting.identity()))
     }
 
     fn unix_time(&self) -> Option<Duration> {
-        let (shown, at) = self.time;
-        Some(shown.saturating_add(at.elapsed()))
+        Some(self.greeting.unix_time())
     }
 }
 

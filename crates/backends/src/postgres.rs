@@ -4,7 +4,7 @@
 //! promise no order, and a release that may have come too early is repeated by the client. What the server commits it
 //! remembers over a restart, as far as its settings say so (`synchronous_commit`, `fsync`).
 
-use crate::sql::{self, CALL_LIMIT, counter, held_by, resource_at, signed};
+use crate::sql::{self, CALL_LIMIT, Greeting, counter, held_by, resource_at, signed};
 use async_trait::async_trait;
 use redlock_core::{
     Acquisition, Extension, Health, Inspection, KeyPrefix, LockNode, NodeError, Ownership, Raising, Refusal, Releasing,
@@ -14,7 +14,6 @@ use sqlx::postgres::{PgConnectOptions, PgPool, PgPoolOptions};
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::time::Instant;
 
 const SCHEMA: &str = include_str!("postgres/schema.sql");
 
@@ -35,9 +34,7 @@ const CONNECTIONS_MAX: u32 = 8;
 pub struct PostgresNode {
     name: String,
     pool: PgPool,
-    identity: Arc<str>,
-    /// What the server's calendar showed, and when.
-    time: (Duration, Instant),
+    greeting: Greeting,
 }
 
 impl PostgresNode {
@@ -64,8 +61,8 @@ impl PostgresNode {
         let asked = "SELECT (SELECT system_identifier FROM pg_control_system())::text || '/' || current_database(), \
                      (extract(epoch FROM clock_timestamp()) * 1000000)::bigint";
         let (identity, micros): (String, i64) = limited(sqlx::query_as(asked).fetch_one(&pool)).await?;
-        let time = (Duration::from_micros(micros.try_into().unwrap_or(0)), Instant::now());
-        Ok(Self { name, pool, identity: identity.into(), time })
+        let greeting = Greeting::new(identity, Duration::from_micros(micros.try_into().unwrap_or(0)));
+        Ok(Self { name, pool, greeting })
     }
 
     /// Brings the table and the functions, or their present version. Touches no lock and no counter.
@@ -152,11 +149,7 @@ impl LockNode for PostgresNode {
             .bind(ownership.owner().expose())
             .bind(signed(ttl.as_millis()));
         let standing: i32 = limited(statement.fetch_one(&self.pool)).await?;
-        Ok(match standing {
-            1 => Extension::Extended,
-            0 => Extension::Gone,
-            _ => Extension::NotOwner,
-        })
+        Ok(sql::extension(standing.into()))
     }
 
     async fn release(&self, ownership: &Ownership) -> Result<Releasing, NodeError> {
@@ -164,11 +157,7 @@ impl LockNode for PostgresNode {
             .bind(keys(ownership.prefix(), ownership.resources()))
             .bind(ownership.owner().expose());
         let standing: i32 = limited(statement.fetch_one(&self.pool)).await?;
-        Ok(match standing {
-            1 => Releasing::Released,
-            0 => Releasing::Gone,
-            _ => Releasing::NotOwner,
-        })
+        Ok(sql::releasing(standing.into()))
     }
 
     async fn inspect(&self, prefix: &KeyPrefix, resources: &Resources) -> Result<Vec<Inspection>, NodeError> {
@@ -179,13 +168,7 @@ impl LockNode for PostgresNode {
         for resource in resources {
             let statement = sqlx::query_as(asked).bind(key(prefix, resource));
             let seen: Option<(i64, Option<String>, i64)> = limited(statement.fetch_optional(&self.pool)).await?;
-            let (value, owner, millis) = seen.unwrap_or_default();
-            inspections.push(Inspection {
-                resource: resource.clone(),
-                held: owner.map(|owner| held_by(resource, &owner, millis)),
-                // A row without a grant has the counter zero, which is none.
-                counter: (0 < value).then(|| counter(value)).transpose()?,
-            });
+            inspections.push(sql::inspection(resource, seen)?);
         }
         Ok(inspections)
     }
@@ -197,7 +180,7 @@ impl LockNode for PostgresNode {
         let (replica, version, persistence, micros): (bool, String, String, i64) =
             limited(sqlx::query_as(asked).fetch_one(&self.pool)).await?;
         let mut health = Health::default();
-        health.identity = Some(self.identity.to_string());
+        health.identity = Some(self.greeting.identity().to_string());
         health.primary = Some(!replica);
         health.version = Some(version);
         health.persistence = Some(persistence);
@@ -208,12 +191,11 @@ impl LockNode for PostgresNode {
     }
 
     fn identity(&self) -> Option<Arc<str>> {
-        Some(Arc::clone(&self.identity))
+        Some(Arc::clone(self.greeting.identity()))
     }
 
     fn unix_time(&self) -> Option<Duration> {
-        let (shown, at) = self.time;
-        Some(shown.saturating_add(at.elapsed()))
+        Some(self.greeting.unix_time())
     }
 }
 

@@ -1,7 +1,11 @@
 //! What nodes on SQL databases share: the limit of a call, numbers as SQL has them, and how keys are written.
 
-use redlock_core::{Fingerprint, HeldBy, Holder, NodeError, Ownership, Remaining, Resource};
+#[cfg(any(feature = "mysql", feature = "postgres"))]
+use redlock_core::{Extension, Releasing};
+use redlock_core::{Fingerprint, HeldBy, Holder, Inspection, NodeError, Ownership, Remaining, Resource};
+use std::sync::Arc;
 use std::time::Duration;
+use tokio::time::Instant;
 
 /// The longest that a call may take: a free connection and a reconnect included, and the wait for the disk.
 pub(crate) const CALL_LIMIT: Duration = Duration::from_secs(5);
@@ -29,6 +33,64 @@ pub(crate) fn counter(number: i64) -> Result<u64, NodeError> {
 pub(crate) fn held_by(resource: &Resource, owner: &str, millis: i64) -> HeldBy {
     let remaining = Remaining::For(Duration::from_millis(millis.try_into().unwrap_or(0)));
     HeldBy { resource: resource.clone(), holder: Holder::Owner(Fingerprint::of(owner)), remaining }
+}
+
+/// A resource as its row has it: the counter, the owner if there is one now, and for how many milliseconds.
+pub(crate) fn inspection(
+    resource: &Resource,
+    seen: Option<(i64, Option<String>, i64)>,
+) -> Result<Inspection, NodeError> {
+    let (value, owner, millis) = seen.unwrap_or_default();
+    Ok(Inspection {
+        resource: resource.clone(),
+        held: owner.map(|owner| held_by(resource, &owner, millis)),
+        // A row without a grant has the counter zero, which is none.
+        counter: (0 < value).then(|| counter(value)).transpose()?,
+    })
+}
+
+/// How an owner stood: 1 it held all, 0 some were gone, otherwise some were another's.
+#[cfg(any(feature = "mysql", feature = "postgres"))]
+pub(crate) fn extension(standing: i64) -> Extension {
+    match standing {
+        1 => Extension::Extended,
+        0 => Extension::Gone,
+        _ => Extension::NotOwner,
+    }
+}
+
+/// The same of a release.
+#[cfg(any(feature = "mysql", feature = "postgres"))]
+pub(crate) fn releasing(standing: i64) -> Releasing {
+    match standing {
+        1 => Releasing::Released,
+        0 => Releasing::Gone,
+        _ => Releasing::NotOwner,
+    }
+}
+
+/// What a server said of itself when it was connected to.
+pub(crate) struct Greeting {
+    identity: Arc<str>,
+    /// What its calendar showed, and when.
+    shown: Duration,
+    at: Instant,
+}
+
+impl Greeting {
+    /// Heard just now.
+    pub(crate) fn new(identity: String, shown: Duration) -> Self {
+        Self { identity: identity.into(), shown, at: Instant::now() }
+    }
+
+    pub(crate) fn identity(&self) -> &Arc<str> {
+        &self.identity
+    }
+
+    /// What its calendar shows by now.
+    pub(crate) fn unix_time(&self) -> Duration {
+        self.shown.saturating_add(self.at.elapsed())
+    }
 }
 
 /// The key of a resource in letters that no database understands in a way of its own, and so as distinct as the names are.

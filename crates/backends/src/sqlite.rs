@@ -7,7 +7,7 @@
 mod statements;
 
 use self::statements::{ACQUIRE, EXTEND, IDENTITY, IN_THE_WAY, INSPECT, OTHERS, RAISE, RELEASE, SCHEMA};
-use crate::sql::{self, CALL_LIMIT, counter, held_by, hexadecimal, json_keys, resource_at, signed};
+use crate::sql::{self, CALL_LIMIT, Greeting, counter, held_by, hexadecimal, json_keys, resource_at, signed};
 use async_trait::async_trait;
 use redlock_core::{
     Acquisition, Extension, Health, HeldBy, Holder, Inspection, KeyPrefix, LockNode, NodeError, Ownership, Raising,
@@ -17,7 +17,6 @@ use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePool, SqlitePo
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::time::Instant;
 
 /// An SQLite file.
 ///
@@ -41,9 +40,7 @@ use tokio::time::Instant;
 pub struct SqliteNode {
     name: String,
     pool: SqlitePool,
-    identity: Arc<str>,
-    /// What the machine's calendar showed, and when.
-    time: (Duration, Instant),
+    greeting: Greeting,
 }
 
 impl SqliteNode {
@@ -67,8 +64,8 @@ impl SqliteNode {
         sql::limited(sqlx::raw_sql(SCHEMA).execute(&pool), classify).await?;
         let (identity, millis): (String, i64) =
             sql::limited(sqlx::query_as(IDENTITY).fetch_one(&pool), classify).await?;
-        let time = (Duration::from_millis(millis.try_into().unwrap_or(0)), Instant::now());
-        Ok(Self { name, pool, identity: identity.into(), time })
+        let greeting = Greeting::new(identity, Duration::from_millis(millis.try_into().unwrap_or(0)));
+        Ok(Self { name, pool, greeting })
     }
 
     /// Runs a statement to its end, and gives the number in the first column of each row.
@@ -158,12 +155,7 @@ impl LockNode for SqliteNode {
             let query = sqlx::query_as(INSPECT).bind(hexadecimal(prefix, resource));
             let seen: Option<(i64, Option<String>, i64)> =
                 sql::limited(query.fetch_optional(&self.pool), classify).await?;
-            let (value, owner, millis) = seen.unwrap_or_default();
-            inspections.push(Inspection {
-                resource: resource.clone(),
-                held: owner.map(|owner| held_by(resource, &owner, millis)),
-                counter: (0 < value).then(|| counter(value)).transpose()?,
-            });
+            inspections.push(sql::inspection(resource, seen)?);
         }
         Ok(inspections)
     }
@@ -173,7 +165,7 @@ impl LockNode for SqliteNode {
         let (version, millis): (String, i64) =
             sql::limited(sqlx::query_as(asked).fetch_one(&self.pool), classify).await?;
         let mut health = Health::default();
-        health.identity = Some(self.identity.to_string());
+        health.identity = Some(self.greeting.identity().to_string());
         health.primary = Some(true);
         health.replicas = Some(0);
         health.version = Some(version);
@@ -184,12 +176,11 @@ impl LockNode for SqliteNode {
     }
 
     fn identity(&self) -> Option<Arc<str>> {
-        Some(Arc::clone(&self.identity))
+        Some(Arc::clone(self.greeting.identity()))
     }
 
     fn unix_time(&self) -> Option<Duration> {
-        let (shown, at) = self.time;
-        Some(shown.saturating_add(at.elapsed()))
+        Some(self.greeting.unix_time())
     }
 }
 

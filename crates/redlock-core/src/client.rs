@@ -44,7 +44,6 @@ impl Client {
         terms: Terms,
         approach: Approach,
     ) -> Result<Guard, AcquireError> {
-        recovery::tend(self);
         let result = Round::begin(self, resources, terms).run(approach).await;
         recovery::tend(self);
         let outcome = match &result {

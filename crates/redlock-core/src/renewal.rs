@@ -63,7 +63,6 @@ pub(crate) async fn renew(
     holds: Vec<(Arc<Hold>, Terms)>,
     patience: Patience,
 ) -> Vec<Result<Duration, ExtendError>> {
-    recovery::tend(client);
     // Counted from before the first request.
     let started = client.clock.now();
     let mut renewal = Renewal {

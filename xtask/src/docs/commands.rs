@@ -16,9 +16,9 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
 
+use super::BOOK;
 use super::page::{Block, blocks};
-use super::{BOOK, target};
-use crate::run::{self, cargo, root, watch};
+use crate::run::{self, cargo, root, target, watch};
 use crate::tidy::files::{File, Files};
 
 /// The ports that the book's servers listen on.

@@ -150,50 +150,46 @@ mod on_redis {
     }
 }
 
-#[cfg(feature = "postgres")]
-pub(crate) use self::on_postgres::OnPostgres;
-
-#[cfg(feature = "postgres")]
-mod on_postgres {
+#[cfg(any(feature = "mysql", feature = "postgres"))]
+mod on_sql {
     use super::*;
-    use redlock_backends::PostgresNode;
     use redlock_bench::Proxy;
     use redlock_bench::proxy::Mode;
-    use redlock_bench::sql::Postgres;
+    use std::any::Any;
     use std::net::SocketAddr;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     /// As many as one promise uses at once: to connect is slow.
-    const CONNECTIONS: usize = 5;
+    pub(super) const CONNECTIONS: usize = 5;
 
-    /// A real server, reached through a relay that can be cut and silenced.
-    pub(crate) struct OnPostgres {
-        _server: Postgres,
+    /// A real database server, reached through a relay that can be cut and silenced.
+    pub(crate) struct OnServer {
+        _server: Box<dyn Any + Send + Sync>,
         address: SocketAddr,
         proxy: Proxy,
         connections: Vec<Arc<dyn LockNode>>,
         next: AtomicUsize,
     }
 
-    impl OnPostgres {
-        pub(crate) async fn start() -> Self {
-            let server = Postgres::start().unwrap();
-            let address: SocketAddr = server.url().split(['@', '/']).nth(3).unwrap().parse().unwrap();
+    impl OnServer {
+        /// A relay to the server of a URL, and nobody connected through it yet.
+        pub(super) async fn relay(url: String, server: impl Any + Send + Sync) -> Self {
+            let address: SocketAddr = url.split(['@', '/']).nth(3).unwrap().parse().unwrap();
             let proxy = Proxy::start(address).await.unwrap();
-            let url = format!("postgres://postgres@{}/postgres", proxy.address());
-            let mut connections = Vec::new();
-            for _ in 0..CONNECTIONS {
-                let node = PostgresNode::connect(&url).await.unwrap();
-                // Once would do; more often must do no harm.
-                node.install().await.unwrap();
-                connections.push(Arc::new(node) as Arc<dyn LockNode>);
-            }
-            Self { _server: server, address, proxy, connections, next: AtomicUsize::new(0) }
+            Self { _server: Box::new(server), address, proxy, connections: Vec::new(), next: AtomicUsize::new(0) }
+        }
+
+        pub(super) fn through(&self) -> SocketAddr {
+            self.proxy.address()
+        }
+
+        pub(super) fn add(&mut self, node: impl LockNode + 'static) {
+            self.connections.push(Arc::new(node));
         }
     }
 
     #[async_trait]
-    impl Fixture for OnPostgres {
+    impl Fixture for OnServer {
         async fn connect(&self) -> Arc<dyn LockNode> {
             Arc::clone(&self.connections[self.next.fetch_add(1, Ordering::Relaxed) % CONNECTIONS])
         }
@@ -208,6 +204,38 @@ mod on_postgres {
             true
         }
     }
+}
+
+/// A Postgres server with its connections.
+#[cfg(feature = "postgres")]
+pub(crate) async fn on_postgres() -> on_sql::OnServer {
+    use redlock_backends::PostgresNode;
+    let server = redlock_bench::sql::Postgres::start().unwrap();
+    let mut fixture = on_sql::OnServer::relay(server.url().to_owned(), server).await;
+    let url = format!("postgres://postgres@{}/postgres", fixture.through());
+    for _ in 0..on_sql::CONNECTIONS {
+        let node = PostgresNode::connect(&url).await.unwrap();
+        // Once would do; more often must do no harm.
+        node.install().await.unwrap();
+        fixture.add(node);
+    }
+    fixture
+}
+
+/// A MariaDB server with its connections.
+#[cfg(feature = "mysql")]
+pub(crate) async fn on_mysql() -> on_sql::OnServer {
+    use redlock_backends::MySqlNode;
+    let server = redlock_bench::sql::MariaDb::start().unwrap();
+    let mut fixture = on_sql::OnServer::relay(server.url().to_owned(), server).await;
+    let url = format!("mysql://root@{}/mysql", fixture.through());
+    // Once would do; more often must do no harm.
+    MySqlNode::install(&url).await.unwrap();
+    MySqlNode::install(&url).await.unwrap();
+    for _ in 0..on_sql::CONNECTIONS {
+        fixture.add(MySqlNode::connect(&url).await.unwrap());
+    }
+    fixture
 }
 
 #[cfg(feature = "etcd")]
@@ -246,66 +274,6 @@ mod on_etcd {
 
         async fn disconnect(&self) -> bool {
             self.proxy.lead_to(self.server.address()).await.unwrap();
-            true
-        }
-
-        async fn silence(&self, silent: bool) -> bool {
-            self.proxy.set(if silent { Mode::Silent } else { Mode::PASS }).await.unwrap();
-            true
-        }
-    }
-}
-
-#[cfg(feature = "mysql")]
-pub(crate) use self::on_mysql::OnMySql;
-
-#[cfg(feature = "mysql")]
-mod on_mysql {
-    use super::*;
-    use redlock_backends::MySqlNode;
-    use redlock_bench::Proxy;
-    use redlock_bench::proxy::Mode;
-    use redlock_bench::sql::MariaDb;
-    use std::net::SocketAddr;
-    use std::sync::atomic::{AtomicUsize, Ordering};
-
-    /// As many as one promise uses at once: to connect is slow.
-    const CONNECTIONS: usize = 5;
-
-    /// A real server, reached through a relay that can be cut and silenced.
-    pub(crate) struct OnMySql {
-        _server: MariaDb,
-        address: SocketAddr,
-        proxy: Proxy,
-        connections: Vec<Arc<dyn LockNode>>,
-        next: AtomicUsize,
-    }
-
-    impl OnMySql {
-        pub(crate) async fn start() -> Self {
-            let server = MariaDb::start().unwrap();
-            let address: SocketAddr = server.url().split(['@', '/']).nth(3).unwrap().parse().unwrap();
-            let proxy = Proxy::start(address).await.unwrap();
-            let url = format!("mysql://root@{}/mysql", proxy.address());
-            // Once would do; more often must do no harm.
-            MySqlNode::install(&url).await.unwrap();
-            MySqlNode::install(&url).await.unwrap();
-            let mut connections = Vec::new();
-            for _ in 0..CONNECTIONS {
-                connections.push(Arc::new(MySqlNode::connect(&url).await.unwrap()) as Arc<dyn LockNode>);
-            }
-            Self { _server: server, address, proxy, connections, next: AtomicUsize::new(0) }
-        }
-    }
-
-    #[async_trait]
-    impl Fixture for OnMySql {
-        async fn connect(&self) -> Arc<dyn LockNode> {
-            Arc::clone(&self.connections[self.next.fetch_add(1, Ordering::Relaxed) % CONNECTIONS])
-        }
-
-        async fn disconnect(&self) -> bool {
-            self.proxy.lead_to(self.address).await.unwrap();
             true
         }
 

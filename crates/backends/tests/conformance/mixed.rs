@@ -1,6 +1,6 @@
 //! Nodes of different kinds make one quorum, whichever of them is silent.
 
-use crate::fixtures::{OnEtcd, OnMySql, OnPostgres, OnRedis, OnSqlite};
+use crate::fixtures::{OnEtcd, OnRedis, OnSqlite, on_mysql, on_postgres};
 use redlock_core::conformance::Fixture;
 use redlock_core::{AcquireError, Redlock, ReleaseOutcome};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,25 +9,16 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn three_redis_an_etcd_and_a_postgres_are_a_quorum_while_two_neighbours_are_silent() {
-    let fixtures: [Box<dyn Fixture>; 5] = [
-        Box::new(OnRedis::start().await),
-        Box::new(OnRedis::start().await),
-        Box::new(OnRedis::start().await),
-        Box::new(OnEtcd::start().await),
-        Box::new(OnPostgres::start().await),
-    ];
+/// One client's locks over all of them, while those at these places are silent, one set after the other.
+async fn is_a_quorum_while_silent(fixtures: &[Box<dyn Fixture>], silent: impl IntoIterator<Item = Vec<usize>>) {
     let mut nodes = Vec::new();
-    for fixture in &fixtures {
+    for fixture in fixtures {
         nodes.push(fixture.connect().await);
     }
     let builder = Redlock::builder().nodes(nodes).ttl(Duration::from_secs(30)).wait(Duration::from_secs(20));
     let redlock = builder.node_timeout(Duration::from_secs(1)).build().unwrap();
     let mut last = 0;
-    // Two neighbours at a time, and nobody in the end.
-    let pairs = (0..fixtures.len()).map(|first| vec![first, (first + 1) % fixtures.len()]);
-    for silent in pairs.chain([Vec::new()]) {
+    for silent in silent {
         for node in &silent {
             assert!(fixtures[*node].silence(true).await);
         }
@@ -46,32 +37,24 @@ async fn three_redis_an_etcd_and_a_postgres_are_a_quorum_while_two_neighbours_ar
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn three_redis_an_etcd_and_a_postgres_are_a_quorum_while_two_neighbours_are_silent() {
+    let fixtures: [Box<dyn Fixture>; 5] = [
+        Box::new(OnRedis::start().await),
+        Box::new(OnRedis::start().await),
+        Box::new(OnRedis::start().await),
+        Box::new(OnEtcd::start().await),
+        Box::new(on_postgres().await),
+    ];
+    // Two neighbours at a time, and nobody in the end.
+    let pairs = (0..fixtures.len()).map(|first| vec![first, (first + 1) % fixtures.len()]);
+    is_a_quorum_while_silent(&fixtures, pairs.chain([Vec::new()])).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_postgres_a_mariadb_and_a_file_are_a_quorum_while_one_server_is_silent() {
     let fixtures: [Box<dyn Fixture>; 3] =
-        [Box::new(OnPostgres::start().await), Box::new(OnMySql::start().await), Box::new(OnSqlite::start().await)];
-    let mut nodes = Vec::new();
-    for fixture in &fixtures {
-        nodes.push(fixture.connect().await);
-    }
-    let builder = Redlock::builder().nodes(nodes).ttl(Duration::from_secs(30)).wait(Duration::from_secs(20));
-    let redlock = builder.node_timeout(Duration::from_secs(1)).build().unwrap();
-    let mut last = 0;
-    for silent in [Some(0), Some(1), None] {
-        if let Some(node) = silent {
-            assert!(fixtures[node].silence(true).await);
-        }
-        for _ in 0..3 {
-            let guard = redlock.acquire(["r", "s"]).await.unwrap();
-            assert!(last < guard.token().get(), "{} after {last}", guard.token());
-            last = guard.token().get();
-            assert!(matches!(redlock.try_acquire("s").await, Err(AcquireError::Contended(_))));
-            let released = guard.release().await.outcome;
-            assert!(matches!(released, ReleaseOutcome::Everywhere | ReleaseOutcome::Quorum), "{released:?}");
-        }
-        if let Some(node) = silent {
-            fixtures[node].silence(false).await;
-        }
-    }
+        [Box::new(on_postgres().await), Box::new(on_mysql().await), Box::new(OnSqlite::start().await)];
+    is_a_quorum_while_silent(&fixtures, [vec![0], vec![1], Vec::new()]).await;
 }
 
 /// A grant, for as long as its holder relied on it.
@@ -114,8 +97,8 @@ async fn no_two_rely_on_a_mixed_quorum_at_a_time_while_nodes_fall_silent_and_bre
     let fixtures: [Box<dyn Fixture>; 5] = [
         Box::new(OnRedis::start().await),
         Box::new(OnEtcd::start().await),
-        Box::new(OnPostgres::start().await),
-        Box::new(OnMySql::start().await),
+        Box::new(on_postgres().await),
+        Box::new(on_mysql().await),
         Box::new(OnRedis::start().await),
     ];
     let (enough, relied) = (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::new(Vec::new())));

@@ -2,7 +2,7 @@
 //!
 //! All promises are checked in one test: a server takes longer to start than they do.
 
-use crate::fixtures::{OnMySql, not_offered};
+use crate::fixtures::{not_offered, on_mysql};
 use redlock_backends::MySqlNode;
 use redlock_bench::sql::MariaDb;
 use redlock_core::{NodeError, Refusal};
@@ -16,7 +16,7 @@ async fn all_but_an_order_and_a_line_are_offered() {
         "a_call_is_passed_on_by_leaving_the_line",
         "calls_keep_the_order_they_claim",
     ];
-    assert_eq!(not_offered(&OnMySql::start().await).await, expected);
+    assert_eq!(not_offered(&on_mysql().await).await, expected);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -2,7 +2,7 @@
 //!
 //! All promises are checked in one test: a server takes longer to start than they do.
 
-use crate::fixtures::{OnPostgres, not_offered};
+use crate::fixtures::{not_offered, on_postgres};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn all_but_an_order_and_a_line_are_offered() {
@@ -13,5 +13,5 @@ async fn all_but_an_order_and_a_line_are_offered() {
         "a_call_is_passed_on_by_leaving_the_line",
         "calls_keep_the_order_they_claim",
     ];
-    assert_eq!(not_offered(&OnPostgres::start().await).await, expected);
+    assert_eq!(not_offered(&on_postgres().await).await, expected);
 }
