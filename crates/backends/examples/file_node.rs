@@ -168,7 +168,7 @@ fn keys(ownership: &Ownership) -> impl Iterator<Item = String> {
 }
 
 /// Waits until nobody else is at the file; the turn ends when the answer is dropped, or its process ends.
-fn turn(path: &Path) -> io::Result<File> {
+pub(crate) fn turn(path: &Path) -> io::Result<File> {
     let file = File::create(path.with_extension("turn"))?;
     let until = micros() + u64::try_from(TURN_MAX.as_micros()).unwrap_or(u64::MAX);
     while micros() < until {

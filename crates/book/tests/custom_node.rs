@@ -1,6 +1,7 @@
 //! The node that the book builds keeps the contract, and three of them make a quorum.
 
 use std::fs;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -63,11 +64,19 @@ async fn three_files_are_a_quorum_and_one_may_be_broken() {
     first.release().await;
 
     // A file that cannot be understood is a node that does not vote, and not an empty one.
-    fs::write(folder.path().join("two"), "nonsense\n").unwrap();
+    spoil(&folder.path().join("two"));
     let second = two.acquire("jobs/backup").await.unwrap();
     assert!(token < second.token());
     second.release().await;
 
-    fs::write(folder.path().join("three"), "nonsense\n").unwrap();
-    assert!(matches!(one.try_acquire("jobs/backup").await, Err(AcquireError::Unavailable(_))));
+    spoil(&folder.path().join("three"));
+    let refused = one.try_acquire("jobs/backup").await;
+    assert!(matches!(refused, Err(AcquireError::Unavailable(_))), "{refused:?}");
+}
+
+/// Waits for a turn like everybody: a call that has read the file already, for a release that was decided without it, would
+/// write it anew.
+fn spoil(path: &Path) {
+    let _turn = file_node::turn(path).unwrap();
+    fs::write(path, "nonsense\n").unwrap();
 }
