@@ -1,4 +1,4 @@
-//! A node made of one file: what a backend has to do, in 150 lines, to be copied and changed.
+//! A node made of one file: what a backend has to do, to be copied and changed.
 //!
 //! ```text
 //! cargo run -p redlock-backends --example file_node FOLDER
@@ -11,9 +11,10 @@ use redlock_core::{
     Acquisition, Extension, Fingerprint, HeldBy, Holder, LockNode, NodeError, Ownership, Raising, Redlock, Releasing,
     Remaining, Ttl,
 };
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fs::{self, File, TryLockError};
-use std::io::{self, ErrorKind, Write as _};
+use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -29,7 +30,7 @@ pub(crate) struct FileNode {
 }
 
 /// What the node remembers of a resource. The counter stays when the lock has gone.
-#[derive(Clone, Debug, Default)]
+#[derive(Default, Deserialize, Serialize)]
 struct Entry {
     counter: u64,
     owner: String,
@@ -96,7 +97,9 @@ impl LockNode for FileNode {
 
     async fn raise(&self, ownership: &Ownership, to: u64) -> Result<Raising, NodeError> {
         self.call(ownership, move |entries, ownership, now| {
-            let Standing::HoldsAll = standing(entries, ownership, now) else { return Raising::NotOwner };
+            if standing(entries, ownership, now) != Extension::Extended {
+                return Raising::NotOwner;
+            }
             let mut greatest = to;
             for key in keys(ownership) {
                 let entry = entries.entry(key).or_default();
@@ -109,15 +112,14 @@ impl LockNode for FileNode {
     }
 
     async fn extend(&self, ownership: &Ownership, ttl: Ttl) -> Result<Extension, NodeError> {
-        self.call(ownership, move |entries, ownership, now| match standing(entries, ownership, now) {
-            Standing::HoldsAll => {
+        self.call(ownership, move |entries, ownership, now| {
+            let standing = standing(entries, ownership, now);
+            if standing == Extension::Extended {
                 for key in keys(ownership) {
                     entries.entry(key).or_default().expires_at = now + 1_000 * ttl.as_millis();
                 }
-                Extension::Extended
             }
-            Standing::SomeAreFree => Extension::Gone,
-            Standing::SomeAreOthers => Extension::NotOwner,
+            standing
         })
         .await
     }
@@ -131,9 +133,9 @@ impl LockNode for FileNode {
                 }
             }
             match standing {
-                Standing::HoldsAll => Releasing::Released,
-                Standing::SomeAreFree => Releasing::Gone,
-                Standing::SomeAreOthers => Releasing::NotOwner,
+                Extension::Extended => Releasing::Released,
+                Extension::Gone => Releasing::Gone,
+                Extension::NotOwner => Releasing::NotOwner,
             }
         })
         .await
@@ -144,20 +146,14 @@ impl LockNode for FileNode {
     }
 }
 
-/// How an owner stands to its resources.
-enum Standing {
-    HoldsAll,
-    SomeAreFree,
-    SomeAreOthers,
-}
-
-fn standing(entries: &Entries, ownership: &Ownership, now: u64) -> Standing {
-    let mut standing = Standing::HoldsAll;
+/// How an owner stands to its resources, in the words of an extension.
+fn standing(entries: &Entries, ownership: &Ownership, now: u64) -> Extension {
+    let mut standing = Extension::Extended;
     for key in keys(ownership) {
         match entries.get(&key).filter(|entry| now < entry.expires_at) {
             Some(entry) if entry.owner == ownership.owner().expose() => {}
-            Some(_) => return Standing::SomeAreOthers,
-            None => standing = Standing::SomeAreFree,
+            Some(_) => return Extension::NotOwner,
+            None => standing = Extension::Gone,
         }
     }
     standing
@@ -183,30 +179,19 @@ pub(crate) fn turn(path: &Path) -> io::Result<File> {
     Err(ErrorKind::TimedOut.into())
 }
 
-/// A line per resource: counter, end, owner, and the key with its line breaks escaped.
+/// A file that cannot be understood is an error: to forget what it says could be a second grant, or a lower counter.
 fn read(path: &Path) -> io::Result<Entries> {
-    let text = match fs::read_to_string(path) {
-        Err(error) if error.kind() == ErrorKind::NotFound => String::new(),
-        text => text?,
-    };
-    let entry = |line: &str| {
-        let mut words = line.splitn(4, ' ');
-        let (counter, expires_at) = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
-        let (owner, key) = (words.next()?.to_owned(), words.next()?);
-        Some((key.replace("\\n", "\n").replace("\\b", "\\"), Entry { counter, owner, expires_at }))
-    };
-    // A line that cannot be read is an error: to forget it could be a second grant, or a lower counter.
-    text.split_terminator('\n').map(|line| entry(line).ok_or_else(|| ErrorKind::InvalidData.into())).collect()
+    match fs::read(path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(Entries::new()),
+        bytes => Ok(serde_json::from_slice(&bytes?)?),
+    }
 }
 
 /// Either the whole new file is there afterwards, or the old one.
 fn write(path: &Path, entries: &Entries) -> io::Result<()> {
     let fresh = path.with_extension("new");
-    let mut file = File::create(&fresh)?;
-    for (key, Entry { counter, owner, expires_at }) in entries {
-        let key = key.replace('\\', "\\b").replace('\n', "\\n");
-        writeln!(file, "{counter} {expires_at} {owner} {key}")?;
-    }
+    let file = File::create(&fresh)?;
+    serde_json::to_writer_pretty(&file, entries)?;
     file.sync_all()?;
     fs::rename(fresh, path)
 }
