@@ -101,6 +101,18 @@ impl RedisNode {
         self
     }
 
+    /// How to connect to the server that is the node at present, for questions that a [`LockNode`] has none for. Connections that
+    /// are made of it are the caller's; the node does not use them.
+    ///
+    /// # Errors
+    /// [`NodeError`] if it is up to Sentinels and none of them says where the primary is.
+    ///
+    /// # Cancel safety
+    /// Dropping the future leaves nothing behind.
+    pub async fn client(&self) -> Result<::redis::Client, NodeError> {
+        link::client(self.link.target()).await
+    }
+
     /// Opens a node and connects.
     ///
     /// # Errors

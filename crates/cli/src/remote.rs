@@ -6,11 +6,11 @@
 
 use crate::exit::with_causes;
 use crate::quorum;
-use crate::settings::{SENTINEL, Settings};
+use crate::settings::Settings;
 use futures_util::future::join_all;
 use redis::aio::MultiplexedConnection;
 use redis::{Cmd, ErrorKind, FromRedisValue, ServerErrorKind};
-use redlock_core::LockNode as _;
+use redlock_core::{LockNode as _, NodeError};
 use std::time::Duration;
 use tokio::time::timeout;
 
@@ -107,64 +107,12 @@ impl std::fmt::Debug for Remote {
 /// How to connect to a node: the library's own reading of the URL, with the certificates that were named, or wherever its
 /// Sentinels say that the primary is.
 pub(crate) async fn client(settings: &Settings, position: usize) -> Result<redis::Client, Unanswered> {
-    let (url, tls) = (&settings.nodes[position], &settings.tls);
-    // Opening a node checks the URL, and prepares TLS where there is any.
-    quorum::open_one(url, tls).map_err(|error| Unanswered::Refused(with_causes(&error)))?;
-    if let Some((hosts, set)) = sentinels(url.expose()) {
-        return primary_of(url.expose(), &hosts, &set).await;
-    }
-    let client = if tls.is_plain() || !url.expose().starts_with("rediss:") {
-        redis::Client::open(url.expose())
-    } else {
-        let client_tls = tls.client.clone();
-        let client_tls = client_tls.map(|(client_cert, client_key)| redis::ClientTlsConfig { client_cert, client_key });
-        let certificates = redis::TlsCertificates { client_tls, root_cert: tls.authority.clone() };
-        redis::Client::build_with_tls(url.expose(), certificates)
-    };
-    client.map_err(|error| sort(&error))
-}
-
-/// The hosts and the set of a URL of Sentinels.
-fn sentinels(url: &str) -> Option<(Vec<String>, String)> {
-    let rest = url.strip_prefix(SENTINEL)?.strip_prefix("//")?;
-    let (rest, set) = rest.split_once("?set=")?;
-    let hosts = rest.split('/').next()?;
-    let hosts = hosts.rsplit_once('@').map_or(hosts, |(_, hosts)| hosts);
-    let with_port = |host: &str| {
-        let has_port = host.rsplit_once(']').map_or(host, |(_, after)| after).contains(':');
-        if has_port { host.to_owned() } else { format!("{host}:26379") }
-    };
-    Some((hosts.split(',').map(with_port).collect(), set.to_owned()))
-}
-
-/// Asks one Sentinel after the other.
-async fn primary_of(url: &str, hosts: &[String], set: &str) -> Result<redis::Client, Unanswered> {
-    let mut last = Unanswered::Silent("no Sentinel is named".into());
-    for host in hosts {
-        let asked = async {
-            let client = redis::Client::open(format!("redis://{host}"))?;
-            let mut connection = client.get_multiplexed_async_connection().await?;
-            let question = command(&["SENTINEL", "GET-MASTER-ADDR-BY-NAME", set]);
-            question.query_async::<Option<(String, u16)>>(&mut connection).await
-        };
-        match timeout(PATIENCE / 2, asked).await {
-            Ok(Ok(Some((host, port)))) => {
-                let at = if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") };
-                // The primary's URL is the Sentinels', with another address and without the set.
-                let rest = url.split_once("://").map_or(url, |(_, rest)| rest);
-                let rest = rest.split_once('?').map_or(rest, |(rest, _)| rest);
-                let (hosts, database) = rest.split_once('/').unwrap_or((rest, ""));
-                let credentials =
-                    hosts.rsplit_once('@').map(|(credentials, _)| format!("{credentials}@")).unwrap_or_default();
-                return redis::Client::open(format!("redis://{credentials}{at}/{database}"))
-                    .map_err(|error| sort(&error));
-            }
-            Ok(Ok(None)) => last = Unanswered::Refused(format!("the Sentinel {host} knows no set {set:?}")),
-            Ok(Err(error)) => last = sort(&error),
-            Err(_) => last = Unanswered::Silent(format!("the Sentinel {host} does not answer")),
-        }
-    }
-    Err(last)
+    let node = quorum::open_one(&settings.nodes[position], &settings.tls);
+    let node = node.map_err(|error| Unanswered::Refused(with_causes(&error)))?;
+    node.client().await.map_err(|error| match error {
+        NodeError::Refused { .. } => Unanswered::Refused(with_causes(&error)),
+        _ => Unanswered::Silent(with_causes(&error)),
+    })
 }
 
 /// A command of words.

@@ -309,9 +309,10 @@ const RELEASE_PAUSE_MAX: Duration = Duration::from_millis(500);
 /// The longest that a release is tried for; a lock that lives longer is then left to its ttl.
 const RELEASE_PATIENCE_MAX: Duration = Duration::from_secs(300);
 
-/// The release of an undertaking on one node: tried again until the node answers, or until what it would remove has
-/// expired by itself. Each failure on the way is noted in the undertaking. The turn, if this call carries it, passes on as
-/// soon as the release has been sent for the first time.
+/// The release of an undertaking on one node: tried again until the node answers, or for the longest ttl that it was asked for,
+/// after which what the call would remove has expired by itself. (Unless the node carries out an extension only after that: then
+/// the lock lives there for another ttl at most.) Each failure on the way is noted in the undertaking. The turn, if this call
+/// carries it, passes on as soon as the release has been sent for the first time.
 pub(crate) fn release(lane: &Arc<Lane>, undertaking: &Arc<Undertaking>, node: usize, turn: Option<Turn>) -> Call {
     let (lane, undertaking) = (Arc::clone(lane), Arc::clone(undertaking));
     Box::pin(async move {

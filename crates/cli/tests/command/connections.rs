@@ -104,7 +104,7 @@ async fn wherever_sentinels_say_that_the_primary_is() -> TestResult {
     works(&Redlock::at(vec![url.clone()]), &["sentinels", "no-password"]).await;
 
     let unknown = Redlock::at(vec![url.replace("set=jobs", "set=other")]).call(&["inspect", "r"]).await;
-    assert!(unknown.stderr.contains("knows no set"), "{unknown:?}");
+    assert!(unknown.stderr.contains("know no set called"), "{unknown:?}");
     let itself = findings(&Redlock::at(vec![format!("redis://127.0.0.1:{port}")])).await;
     assert!(itself.iter().any(|word| word == "sentinel"), "{itself:?}");
     Ok(())

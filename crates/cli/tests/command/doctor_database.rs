@@ -153,6 +153,10 @@ async fn what_may_not_be_read_of_a_database_is_said() -> TestResult {
     assert_ne!(url, postgres.url());
     let redlock = Redlock::of(&servers).set("REDLOCK_DATABASE", url);
     assert_eq!(examine(&redlock, &[]).await, pairs(&[("warning", "not-durable"), ("unread", "table-unread")]));
+
+    sqlx::raw_sql("REVOKE EXECUTE ON FUNCTION pg_is_in_recovery() FROM PUBLIC").execute(&pool).await?;
+    let expected = [("warning", "not-durable"), ("unread", "database-unread"), ("unread", "table-unread")];
+    assert_eq!(examine(&redlock, &[]).await, pairs(&expected));
     Ok(())
 }
 
