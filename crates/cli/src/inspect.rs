@@ -124,7 +124,7 @@ pub async fn list(options: ListOptions, common: &Common, output: &Output) -> Res
         show(&survey, options.limit, true, output).await?;
         tokio::select! {
             signal = signals.next_to_end() => return Ok(of_signal(signal.as_raw())),
-            () = tokio::time::sleep(period) => survey.reconnect(&settings).await,
+            () = tokio::time::sleep(period) => survey.reconnect().await,
         }
     }
 }

@@ -16,6 +16,7 @@ use redlock_core::{Fingerprint, KeyPrefix, Owner, RESERVED_FIRST_CHARACTER, Reso
 use serde::Serialize;
 use std::collections::BTreeSet;
 use std::time::Duration;
+use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 /// How many keys a server is asked to look at in one step of a scan.
@@ -169,10 +170,13 @@ fn remaining_of(state: &State) -> u64 {
 /// The nodes of a set-up, connected to as far as they can be.
 #[derive(Debug)]
 pub struct Survey {
+    settings: Settings,
     prefix: KeyPrefix,
     nodes: Vec<(String, Result<Remote, Unanswered>)>,
     /// When nodes that do not answer are tried again.
     again: Instant,
+    /// What comes of trying, node by node; nobody waits for it.
+    tries: JoinSet<(usize, Result<Remote, Unanswered>)>,
 }
 
 /// The names of locks that were found.
@@ -208,29 +212,43 @@ impl Survey {
             let nodes = nodes.iter().map(said).collect();
             return Err(Failure { exit, message: "no node can be asked".into(), nodes });
         }
-        Ok(Self { prefix, nodes, again: Instant::now() + TRY_AGAIN_EVERY })
+        let (settings, again) = (settings.clone(), Instant::now() + TRY_AGAIN_EVERY);
+        Ok(Self { settings, prefix, nodes, again, tries: JoinSet::new() })
     }
 
-    /// Looks which nodes still answer, all at once, and connects to the others now and then: a node that is frozen takes its time
-    /// to say nothing.
+    /// Looks which nodes still answer, all at once, and connects to the others now and then, beside what else goes on: a node that
+    /// is frozen takes its time to say nothing.
     ///
     /// # Cancel safety
     /// As [`Survey::begin`].
-    pub async fn reconnect(&mut self, settings: &Settings) {
-        let due = self.again <= Instant::now();
-        let looks = self.nodes.iter_mut().enumerate().map(async |(position, (_, node))| match node {
-            Ok(remote) => {
-                if let Err(error) = remote.ask::<Value>(&command(&["TIME"])).await {
-                    *node = Err(error);
-                }
+    pub async fn reconnect(&mut self) {
+        while let Some(tried) = self.tries.try_join_next() {
+            if let Ok((position, node)) = tried {
+                self.nodes[position].1 = node;
             }
-            Err(_) if due => *node = Remote::connect(settings, position).await,
-            Err(_) => {}
+        }
+        if self.again <= Instant::now() && self.tries.is_empty() {
+            self.again = Instant::now() + TRY_AGAIN_EVERY;
+            let silent = self.nodes.iter().enumerate().filter(|(_, (_, node))| node.is_err());
+            for (position, _) in silent {
+                let settings = self.settings.clone();
+                self.tries.spawn(async move { (position, Remote::connect(&settings, position).await) });
+            }
+        }
+        let looks = self.nodes.iter_mut().map(async |(_, node)| {
+            if let Ok(remote) = node
+                && let Err(error) = remote.ask::<Value>(&command(&["TIME"])).await
+            {
+                *node = Err(error);
+            }
         });
         join_all(looks).await;
-        if due {
-            self.again = Instant::now() + TRY_AGAIN_EVERY;
-        }
+    }
+
+    /// What stands before every key.
+    #[must_use]
+    pub fn prefix(&self) -> &str {
+        self.prefix.as_str()
     }
 
     /// The nodes, connected to or not.

@@ -1,7 +1,7 @@
 //! `redlock top`: locks, holders, waiters and nodes, live.
 //!
-//! Looks every so often, and draws what it has seen; between two looks it listens to the keyboard. What is drawn is a pure
-//! function of what was seen (see `screen`). The terminal is given back however this ends, also by a panic.
+//! Looks every so often, draws what it has seen, and listens to the keyboard meanwhile. What is drawn is a pure function of what
+//! was seen (see `screen`). The terminal is given back however this ends, also by a panic.
 
 mod look;
 mod screen;
@@ -17,8 +17,9 @@ use crate::survey::Survey;
 use crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 use ratatui::DefaultTerminal;
 use std::io::{self, IsTerminal as _};
+use std::pin::pin;
 use std::time::Duration;
-use tokio::time::Instant;
+use tokio::time::{Instant, MissedTickBehavior};
 
 /// How often the keyboard is listened to.
 const LISTEN_EVERY: Duration = Duration::from_millis(50);
@@ -48,10 +49,10 @@ pub async fn top(options: TopOptions, common: &Common, output: &Output) -> Resul
     let mut survey = Survey::begin(&settings).await?;
     let mut signals = Signals::listen()?;
     if output.is_json() {
-        return print(&options, &settings, &mut survey, &mut signals, *output).await;
+        return print(&options, &mut survey, &mut signals, *output).await;
     }
     let mut terminal = ratatui::try_init().map_err(|error| no_terminal(&error))?;
-    let shown = show(&mut terminal, &options, &settings, &mut survey, &mut signals).await;
+    let shown = show(&mut terminal, &options, &mut survey, &mut signals).await;
     // Err: it is gone, and nobody sees what is left on it.
     let _ = ratatui::try_restore();
     shown
@@ -63,13 +64,15 @@ fn no_terminal(error: &io::Error) -> Failure {
 
 async fn print(
     options: &TopOptions,
-    settings: &Settings,
     survey: &mut Survey,
     signals: &mut Signals,
     output: Output,
 ) -> Result<u8, Failure> {
     loop {
-        output.result(&Look::take(survey, settings, options.limit).await, String::new)?;
+        tokio::select! {
+            signal = signals.next_to_end() => return Ok(of_signal(signal.as_raw())),
+            look = Look::take(survey, options.limit) => output.result(&look, String::new)?,
+        }
         tokio::select! {
             signal = signals.next_to_end() => return Ok(of_signal(signal.as_raw())),
             () = tokio::time::sleep(options.every) => {}
@@ -77,37 +80,72 @@ async fn print(
     }
 }
 
+/// What is drawn at present, and where.
+struct View<'a> {
+    terminal: &'a mut DefaultTerminal,
+    look: Look,
+    first_row: usize,
+}
+
+impl View<'_> {
+    fn show(&mut self, look: Look) -> Result<(), Failure> {
+        self.first_row = self.first_row.min(look.locks.len().saturating_sub(1));
+        self.look = look;
+        self.draw()
+    }
+
+    fn draw(&mut self) -> Result<(), Failure> {
+        let drawn = self.terminal.draw(|frame| screen::draw(frame, &self.look, self.first_row));
+        drawn.map(drop).map_err(|error| no_terminal(&error))
+    }
+
+    /// Does what was typed. Whether it was to quit.
+    fn obey(&mut self) -> Result<bool, Failure> {
+        while let Some(wish) = wish().map_err(|error| no_terminal(&error))? {
+            match wish {
+                Wish::Quit => return Ok(true),
+                Wish::Scroll(rows) => {
+                    let last_row = self.look.locks.len().saturating_sub(1);
+                    self.first_row = self.first_row.saturating_add_signed(rows).min(last_row);
+                }
+                Wish::Redraw => {}
+            }
+            self.draw()?;
+        }
+        Ok(false)
+    }
+}
+
 async fn show(
     terminal: &mut DefaultTerminal,
     options: &TopOptions,
-    settings: &Settings,
     survey: &mut Survey,
     signals: &mut Signals,
 ) -> Result<u8, Failure> {
-    let mut first_row = 0_usize;
+    let mut view = View { terminal, look: Look::default(), first_row: 0 };
+    let mut keyboard = tokio::time::interval(LISTEN_EVERY);
+    keyboard.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
-        let look = Look::take(survey, settings, options.limit).await;
-        first_row = first_row.min(look.locks.len().saturating_sub(1));
-        let until = Instant::now() + options.every;
-        terminal.draw(|frame| screen::draw(frame, &look, first_row)).map_err(|error| no_terminal(&error))?;
-        // The keyboard is listened to at least once for each look, however long drawing took.
-        loop {
-            while let Some(wish) = wish().map_err(|error| no_terminal(&error))? {
-                match wish {
-                    Wish::Quit => return Ok(0),
-                    Wish::Scroll(rows) => {
-                        first_row = first_row.saturating_add_signed(rows).min(look.locks.len().saturating_sub(1));
-                    }
-                    Wish::Redraw => {}
-                }
-                terminal.draw(|frame| screen::draw(frame, &look, first_row)).map_err(|error| no_terminal(&error))?;
-            }
+        let next_look = async {
+            let look = Look::take(survey, options.limit).await;
+            (look, Instant::now() + options.every)
+        };
+        let mut next_look = pin!(next_look);
+        let until = loop {
             tokio::select! {
                 signal = signals.next_to_end() => return Ok(of_signal(signal.as_raw())),
-                () = tokio::time::sleep_until(until.min(Instant::now() + LISTEN_EVERY)) => {}
+                _ = keyboard.tick() => if view.obey()? { return Ok(0) },
+                (look, until) = &mut next_look => {
+                    view.show(look)?;
+                    break until;
+                }
             }
-            if until <= Instant::now() {
-                break;
+        };
+        loop {
+            tokio::select! {
+                signal = signals.next_to_end() => return Ok(of_signal(signal.as_raw())),
+                _ = keyboard.tick() => if view.obey()? { return Ok(0) },
+                () = tokio::time::sleep_until(until) => break,
             }
         }
     }

@@ -2,7 +2,6 @@
 
 use crate::inspect;
 use crate::remote::{Remote, Unanswered, command};
-use crate::settings::Settings;
 use crate::survey::{LockSeen, State, Survey, Verdict};
 use futures_util::future::join_all;
 use serde::Serialize;
@@ -48,8 +47,8 @@ pub struct NodeSeen {
 }
 
 impl Look {
-    pub(super) async fn take(survey: &mut Survey, settings: &Settings, limit: usize) -> Self {
-        survey.reconnect(settings).await;
+    pub(super) async fn take(survey: &mut Survey, limit: usize) -> Self {
+        survey.reconnect().await;
         let mut nodes = join_all(survey.nodes().map(async |(name, remote)| NodeSeen::ask(name, remote).await)).await;
         let found = survey.find(limit).await;
         let mut locks = survey.look_at(&found.resources).await;
@@ -59,7 +58,7 @@ impl Look {
             let holds = |lock: &&LockSeen| matches!(lock.nodes[position].state, State::Held { .. });
             node.locks = locks.iter().filter(holds).count();
         }
-        Self { prefix: settings.prefix.clone(), nodes, locks, more: found.more }
+        Self { prefix: survey.prefix().to_owned(), nodes, locks, more: found.more }
     }
 
     pub(super) fn up(&self) -> usize {
