@@ -26,6 +26,9 @@ const CALL_LIMIT: Duration = Duration::from_secs(5);
 /// How often a transaction is tried again whose counters somebody else has changed since they were read.
 const TRIES_MAX: usize = 32;
 
+/// What the cluster is known by. No resource has a name that begins with `~`, so it is nobody's lock.
+const IDENTITY: &str = "~redlock:identity";
+
 /// An etcd cluster.
 ///
 /// ```no_run
@@ -52,13 +55,14 @@ impl EtcdNode {
     /// Connects to a cluster by the address of one of its members.
     ///
     /// # Errors
-    /// [`NodeError::Refused`] if the address is none, [`NodeError::Unreachable`] if nobody answers there within five seconds.
+    /// [`NodeError::Refused`] if the address is none, or the cluster wants users; [`NodeError::Unreachable`] or
+    /// [`NodeError::Timeout`] if nobody answers there within five seconds.
     ///
     /// # Cancel safety
-    /// Dropping the future leaves nothing behind.
+    /// Dropping the future leaves nothing behind but the name that the cluster was given by whoever came first.
     pub async fn connect(url: &str) -> Result<Self, NodeError> {
         let gateway = Gateway::new(url)?;
-        let identity = limited(gateway.status()).await?.cluster.into();
+        let identity = limited(identity(&gateway)).await?.into();
         Ok(Self { gateway, identity })
     }
 
@@ -82,6 +86,23 @@ type Answer = Result<TransactionAnswer, NodeError>;
 
 async fn limited<T>(call: impl Future<Output = Result<T, NodeError>>) -> Result<T, NodeError> {
     tokio::time::timeout(CALL_LIMIT, call).await.unwrap_or(Err(NodeError::Timeout { after: CALL_LIMIT }))
+}
+
+/// The id that etcd gives a cluster is made of names and addresses: clusters that were set up alike have the same. So it is told
+/// apart by a number as well, which the first one to connect draws.
+async fn identity(gateway: &Gateway) -> Result<String, NodeError> {
+    let cluster = gateway.status().await?.cluster;
+    let get = || vec![Operation::Get(IDENTITY.to_owned())];
+    // Looked for before it is written, so that a cluster that has no space left can be connected to.
+    let mut answer = gateway.transaction(&[], get(), Vec::new()).await?;
+    if answer.found.iter().all(Option::is_none) {
+        let drawn = getrandom::u64().map_err(NodeError::unreachable)?.to_string();
+        let put = vec![Operation::Put(IDENTITY.to_owned(), drawn, None)];
+        gateway.transaction(&[Compare::Absent(IDENTITY.to_owned())], put, Vec::new()).await?;
+        answer = gateway.transaction(&[], get(), Vec::new()).await?;
+    }
+    let number = answer.found.into_iter().flatten().next().ok_or_else(|| NodeError::protocol("no identity is kept"))?;
+    Ok([cluster, number.value].join("/"))
 }
 
 fn lock(prefix: &KeyPrefix, resource: &Resource) -> String {
@@ -247,7 +268,7 @@ impl LockNode for EtcdNode {
     async fn health(&self) -> Result<Health, NodeError> {
         let status = limited(self.gateway.status()).await?;
         let mut health = Health::default();
-        health.identity = Some(status.cluster);
+        health.identity = Some(self.identity.to_string());
         health.primary = Some(true);
         health.version = Some(status.version);
         health.persistence = Some("write-ahead log".to_owned());

@@ -149,14 +149,27 @@ impl Gateway {
         let text = response.text().await.map_err(NodeError::unreachable)?;
         match status.as_u16() {
             200 => serde_json::from_str(&text).map_err(|_| NodeError::refused(Refusal::NotAServer, "no JSON")),
-            // Codes of gRPC as the gateway translates them. What etcd says has no key or value in it.
-            401 => Err(NodeError::refused(Refusal::Authentication, text)),
-            403 => Err(NodeError::refused(Refusal::Permission, text)),
-            429 => Err(NodeError::refused(Refusal::CannotWrite, text)),
-            404 => Err(NodeError::refused(Refusal::NotAServer, "it knows no version 3 of the gateway")),
-            500.. => Err(NodeError::unreachable(text)),
-            _ => Err(NodeError::protocol(text)),
+            status => Err(classify(status, text)),
         }
+    }
+}
+
+/// Sorts an error by what can be done about it: by the code of gRPC as the gateway translates it, and by what etcd says where one
+/// code means several things. There is no key or value in that.
+fn classify(status: u16, text: String) -> NodeError {
+    match status {
+        // A cluster with users misses a name among the arguments.
+        400 if text.contains("user name is empty") => NodeError::refused(Refusal::Authentication, text),
+        401 => NodeError::refused(Refusal::Authentication, text),
+        403 => NodeError::refused(Refusal::Permission, text),
+        // The lease ended before the transaction came, which has done nothing then.
+        404 if text.contains("lease not found") => NodeError::unreachable(text),
+        404 => NodeError::refused(Refusal::NotAServer, "it knows no version 3 of the gateway"),
+        // Behind with its work; otherwise it has no space left.
+        429 if text.contains("too many requests") => NodeError::unreachable(text),
+        429 => NodeError::refused(Refusal::CannotWrite, text),
+        408 | 500.. => NodeError::unreachable(text),
+        _ => NodeError::protocol(text),
     }
 }
 
@@ -168,4 +181,26 @@ fn found(range: &Value) -> Result<Option<Found>, NodeError> {
     let version = one["version"].as_str().and_then(|version| version.parse().ok());
     let value = value.ok_or_else(|| strange("value"))?;
     Ok(Some(Found { value, version: version.ok_or_else(|| strange("version of a key"))? }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_code_means_what_etcd_says_with_it() {
+        let reason = |status, text: &str| match classify(status, text.to_owned()) {
+            NodeError::Refused { reason, .. } => Ok(reason),
+            error => Err(error.class()),
+        };
+        assert_eq!(reason(429, "etcdserver: mvcc: database space exceeded"), Ok(Refusal::CannotWrite));
+        // It passes, so a release has to be tried again.
+        assert_eq!(reason(429, "etcdserver: too many requests"), Err("unreachable"));
+        assert_eq!(reason(404, "Not Found"), Ok(Refusal::NotAServer));
+        assert_eq!(reason(404, "etcdserver: requested lease not found"), Err("unreachable"));
+        assert_eq!(reason(400, "etcdserver: user name is empty"), Ok(Refusal::Authentication));
+        assert_eq!(reason(400, "etcdserver: request is too large"), Err("protocol"));
+        assert_eq!(reason(408, "context canceled"), Err("unreachable"));
+        assert_eq!(reason(503, "etcdserver: leader changed"), Err("unreachable"));
+    }
 }
