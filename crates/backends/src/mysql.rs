@@ -4,14 +4,15 @@
 //! no order, and a release that may have come too early is repeated by the client. What the server commits it remembers over
 //! a restart, as far as its settings say so (`innodb_flush_log_at_trx_commit`, `sync_binlog`).
 
-use crate::sql::{self, CALL_LIMIT, Greeting, counter, held_by, hexadecimal, json_keys, resource_at, signed};
+use crate::sql::{self, Greeting, Lent, counter, held_by, hexadecimal, json_keys, resource_at, signed};
 use async_trait::async_trait;
 use redlock_core::{
     Acquisition, Extension, Health, Inspection, KeyPrefix, LockNode, NodeError, Ownership, Raising, Refusal, Releasing,
     Resources, Ttl,
 };
-use sqlx::mysql::{MySqlConnectOptions, MySqlPool, MySqlPoolOptions};
-use sqlx::{FromRow, MySql};
+use sqlx::mysql::{MySqlArguments, MySqlConnectOptions, MySqlPool, MySqlRow};
+use sqlx::query::QueryAs;
+use sqlx::{Executor as _, FromRow, MySql};
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,6 +24,14 @@ const NEXT: &str = "-- next\n";
 
 /// Connections at most. A call takes one for a round trip.
 const CONNECTIONS_MAX: u32 = 8;
+
+/// What a connection begins with, whatever the server or the URL has by default: transactions that begin and end where the
+/// procedures say so, a calendar in which no hour comes twice, the language in which the procedures are written, and a wait
+/// for locks that is over when nobody waits for the call any more (`CALL_LIMIT`, in seconds).
+const SETTINGS: &str = "SET SESSION autocommit = 1, completion_type = 'NO_CHAIN', time_zone = '+00:00', \
+                        sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION', innodb_lock_wait_timeout = 5";
+
+const NOT_INSTALLED: &str = "the node is not installed in this database; call MySqlNode::install once";
 
 /// A MySQL or MariaDB primary.
 ///
@@ -37,6 +46,9 @@ const CONNECTIONS_MAX: u32 = 8;
 ///
 /// Once per database, [`MySqlNode::install`] brings the tables and the procedures, by a user who may create them; after that
 /// the right to execute them (`GRANT EXECUTE`) and to read the tables is enough.
+///
+/// MySQL takes passwords over TLS or encrypted with RSA only, unless the user has `mysql_native_password`: switch on `tls-rustls` or
+/// `mysql-rsa` of sqlx in your program.
 pub struct MySqlNode {
     name: String,
     pool: MySqlPool,
@@ -55,7 +67,7 @@ impl MySqlNode {
     pub async fn connect(url: &str) -> Result<Self, NodeError> {
         let (name, pool) = pool(url)?;
         let asked = "SELECT identity, CAST(UNIX_TIMESTAMP(SYSDATE(3)) * 1000 AS SIGNED) FROM redlock_node_identity";
-        let (identity, millis): (String, i64) = sql::limited(sqlx::query_as(asked).fetch_one(&pool), classify).await?;
+        let (identity, millis): (String, i64) = one(rows(&pool, sqlx::query_as(asked)).await?)?;
         let greeting = Greeting::new(identity, Duration::from_millis(millis.try_into().unwrap_or(0)));
         Ok(Self { name, pool, greeting })
     }
@@ -71,7 +83,12 @@ impl MySqlNode {
         let (_, pool) = pool(url)?;
         // What comes before the first is for readers.
         for statement in SCHEMA.split(NEXT).skip(1) {
-            sql::limited(sqlx::raw_sql(statement).execute(&pool), classify).await?;
+            let installing = async {
+                let mut lent = Lent::by(&pool).await?;
+                let installed = sqlx::raw_sql(statement).execute(lent.connection()).await;
+                lent.answered(installed)
+            };
+            sql::limited(installing, classify).await?;
         }
         pool.close().await;
         Ok(())
@@ -80,7 +97,7 @@ impl MySqlNode {
     /// Calls a procedure, and gives the one row that it answers.
     async fn call<T>(&self, call: &'static str, ownership: &Ownership, numbers: &[u64]) -> Result<T, NodeError>
     where
-        T: for<'r> FromRow<'r, sqlx::mysql::MySqlRow> + Send + Unpin,
+        T: for<'r> FromRow<'r, MySqlRow> + Send + Unpin,
     {
         // In ascending order, as the names are, and all have one prefix.
         let mut query = sqlx::query_as::<MySql, T>(call).bind(json_keys(ownership));
@@ -88,10 +105,25 @@ impl MySqlNode {
         for number in numbers {
             query = query.bind(signed(*number));
         }
-        // All of it, as the end of the call comes behind the row.
-        let rows = sql::limited(query.fetch_all(&self.pool), classify).await?;
-        rows.into_iter().next().ok_or_else(|| NodeError::protocol("a procedure answered nothing"))
+        one(rows(&self.pool, query).await?)
     }
+}
+
+/// Runs a statement within the limit, to its end: that of a call comes behind the row.
+async fn rows<T>(pool: &MySqlPool, query: QueryAs<'_, MySql, T, MySqlArguments>) -> Result<Vec<T>, NodeError>
+where
+    T: for<'r> FromRow<'r, MySqlRow> + Send + Unpin,
+{
+    let asking = async {
+        let mut lent = Lent::by(pool).await?;
+        let rows = query.fetch_all(lent.connection()).await;
+        lent.answered(rows)
+    };
+    sql::limited(asking, classify).await
+}
+
+fn one<T>(rows: Vec<T>) -> Result<T, NodeError> {
+    rows.into_iter().next().ok_or_else(|| NodeError::protocol("a statement answered nothing"))
 }
 
 fn pool(url: &str) -> Result<(String, MySqlPool), NodeError> {
@@ -100,7 +132,8 @@ fn pool(url: &str) -> Result<(String, MySqlPool), NodeError> {
         NodeError::refused(Refusal::Configuration, "not a MySQL URL; write mysql://user:password@host/database")
     })?;
     let name = format!("{}:{}/{}", options.get_host(), options.get_port(), options.get_database().unwrap_or_default());
-    let pool = MySqlPoolOptions::new().max_connections(CONNECTIONS_MAX).acquire_timeout(CALL_LIMIT);
+    let pool = sql::pool_options::<MySql>(CONNECTIONS_MAX);
+    let pool = pool.after_connect(|connection, _| Box::pin(async { connection.execute(SETTINGS).await.map(|_| ()) }));
     Ok((name, pool.connect_lazy_with(options)))
 }
 
@@ -118,15 +151,19 @@ fn classify(error: sqlx::Error) -> NodeError {
         _ => None,
     };
     let refusal = match number {
-        Some(1045 | 1698) => Refusal::Authentication,
+        Some(1045 | 1130 | 1698) => Refusal::Authentication,
         Some(1044 | 1142 | 1143 | 1227 | 1370) => Refusal::Permission,
         Some(1290 | 1792 | 1836) => Refusal::Replica,
         Some(1021 | 1114) => Refusal::CannotWrite,
         Some(1264 | 1690) => Refusal::CounterBeyondTokens,
-        // The database, a table or a procedure is not there: install it.
-        Some(1049 | 1146 | 1305) => Refusal::Configuration,
-        // Too many connections, shutting down, a lock that was waited for, a circle of them: nothing of it was kept.
-        Some(1040 | 1053 | 1205 | 1213) | None => return NodeError::unreachable(error),
+        // A table or a procedure is not there.
+        Some(1146 | 1305) => return sql::refused(Refusal::Configuration, NOT_INSTALLED, error),
+        // No such database; rows that are too short for the key; who installed it is no user any more; a log of statements.
+        Some(1049 | 1071 | 1449 | 1665) => Refusal::Configuration,
+        // Too many connections, shutting down, not in its cluster, a lock that was waited for, a circle of them, interrupted:
+        // nothing of it was kept.
+        Some(1040 | 1047 | 1053 | 1203 | 1205 | 1213 | 1226 | 1317 | 1969) => return NodeError::unreachable(error),
+        None => return sql::unanswered(error),
         Some(_) => return NodeError::protocol(error),
     };
     NodeError::refused(refusal, error)
@@ -141,7 +178,7 @@ impl LockNode for MySqlNode {
     async fn acquire(&self, ownership: &Ownership, ttl: Ttl, floor: u64) -> Result<Acquisition, NodeError> {
         let call = "CALL redlock_acquire_1(?, ?, ?, ?)";
         let answer: (Option<i64>, Option<i64>, Option<Vec<u8>>, Option<i64>) =
-            self.call(call, ownership, &[ttl.as_millis(), floor]).await?;
+            self.call(call, ownership, &[sql::shown_millis(ttl), floor]).await?;
         match answer {
             (Some(granted), ..) => Ok(Acquisition::Granted { counter: counter(granted)? }),
             (None, Some(place), Some(owner), Some(millis)) => {
@@ -158,7 +195,8 @@ impl LockNode for MySqlNode {
     }
 
     async fn extend(&self, ownership: &Ownership, ttl: Ttl) -> Result<Extension, NodeError> {
-        let (standing,): (i64,) = self.call("CALL redlock_extend_1(?, ?, ?)", ownership, &[ttl.as_millis()]).await?;
+        let (standing,): (i64,) =
+            self.call("CALL redlock_extend_1(?, ?, ?)", ownership, &[sql::shown_millis(ttl)]).await?;
         Ok(sql::extension(standing))
     }
 
@@ -173,9 +211,8 @@ impl LockNode for MySqlNode {
         let mut inspections = Vec::with_capacity(resources.len());
         for resource in resources {
             let query = sqlx::query_as(asked).bind(hexadecimal(prefix, resource));
-            let seen: Option<(i64, Option<Vec<u8>>, i64)> =
-                sql::limited(query.fetch_optional(&self.pool), classify).await?;
-            let seen = seen.map(|(value, owner, millis)| (value, owner.map(text), millis));
+            let seen: Vec<(i64, Option<Vec<u8>>, i64)> = rows(&self.pool, query).await?;
+            let seen = seen.into_iter().next().map(|(value, owner, millis)| (value, owner.map(text), millis));
             inspections.push(sql::inspection(resource, seen)?);
         }
         Ok(inspections)
@@ -186,7 +223,7 @@ impl LockNode for MySqlNode {
                      CONCAT('innodb_flush_log_at_trx_commit ', @@innodb_flush_log_at_trx_commit), \
                      CAST(UNIX_TIMESTAMP(SYSDATE(3)) * 1000 AS SIGNED)";
         let (read_only, version, persistence, millis): (i64, String, String, i64) =
-            sql::limited(sqlx::query_as(asked).fetch_one(&self.pool), classify).await?;
+            one(rows(&self.pool, sqlx::query_as(asked)).await?)?;
         let mut health = Health::default();
         health.identity = Some(self.greeting.identity().to_string());
         health.primary = Some(read_only == 0);

@@ -4,21 +4,30 @@
 //! promise no order, and a release that may have come too early is repeated by the client. What the server commits it
 //! remembers over a restart, as far as its settings say so (`synchronous_commit`, `fsync`).
 
-use crate::sql::{self, CALL_LIMIT, Greeting, counter, held_by, resource_at, signed};
+use crate::sql::{self, Greeting, Lent, counter, held_by, resource_at, signed};
 use async_trait::async_trait;
 use redlock_core::{
     Acquisition, Extension, Health, Inspection, KeyPrefix, LockNode, NodeError, Ownership, Raising, Refusal, Releasing,
     Resource, Resources, Ttl,
 };
-use sqlx::postgres::{PgConnectOptions, PgPool, PgPoolOptions};
+use sqlx::postgres::{PgArguments, PgConnectOptions, PgPool, PgRow};
+use sqlx::query::QueryAs;
+use sqlx::{Executor as _, FromRow, Postgres};
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 const SCHEMA: &str = include_str!("postgres/schema.sql");
 
+const NOT_INSTALLED: &str =
+    "the node is not installed in this database, or in another schema; call PostgresNode::install once";
+
 /// Connections at most. A call takes one for a round trip.
 const CONNECTIONS_MAX: u32 = 8;
+
+/// What a connection begins with: the isolation that the functions need, whatever the role or the database has by default, and
+/// a wait for locks that is over when nobody waits for the call any more (`CALL_LIMIT`, in milliseconds).
+const SETTINGS: &str = "SET default_transaction_isolation = 'read committed'; SET lock_timeout = 5000";
 
 /// A Postgres primary.
 ///
@@ -31,6 +40,8 @@ const CONNECTIONS_MAX: u32 = 8;
 /// # Ok(())
 /// # }
 /// ```
+///
+/// After that, the rights to select, insert and update in the table `redlock_node` are enough.
 pub struct PostgresNode {
     name: String,
     pool: PgPool,
@@ -56,11 +67,13 @@ impl PostgresNode {
         })?;
         let name =
             format!("{}:{}/{}", options.get_host(), options.get_port(), options.get_database().unwrap_or_default());
-        let pool = PgPoolOptions::new().max_connections(CONNECTIONS_MAX).acquire_timeout(CALL_LIMIT);
+        let pool = sql::pool_options::<Postgres>(CONNECTIONS_MAX);
+        let pool =
+            pool.after_connect(|connection, _| Box::pin(async { connection.execute(SETTINGS).await.map(|_| ()) }));
         let pool = pool.connect_lazy_with(options);
         let asked = "SELECT (SELECT system_identifier FROM pg_control_system())::text || '/' || current_database(), \
                      (extract(epoch FROM clock_timestamp()) * 1000000)::bigint";
-        let (identity, micros): (String, i64) = limited(sqlx::query_as(asked).fetch_one(&pool)).await?;
+        let (identity, micros): (String, i64) = one(rows(&pool, sqlx::query_as(asked)).await?)?;
         let greeting = Greeting::new(identity, Duration::from_micros(micros.try_into().unwrap_or(0)));
         Ok(Self { name, pool, greeting })
     }
@@ -73,16 +86,41 @@ impl PostgresNode {
     /// # Cancel safety
     /// It may have happened or not; it can be done again.
     pub async fn install(&self) -> Result<(), NodeError> {
-        // Two programs that bring the same at once get in each other's way without this.
-        let one_at_a_time = "BEGIN; SELECT pg_advisory_xact_lock(hashtext('redlock_node'));";
-        let text = [one_at_a_time, SCHEMA, "COMMIT;"].concat();
-        limited(sqlx::raw_sql(sqlx::AssertSqlSafe(text)).execute(&self.pool)).await.map(|_| ())
+        // One message of several statements is one transaction, which an error ends; with a BEGIN it would stay open. Two
+        // programs that bring the same at once get in each other's way without the lock.
+        let one_at_a_time = "SELECT pg_advisory_xact_lock(hashtext('redlock_node'));";
+        let text = sqlx::AssertSqlSafe([one_at_a_time, SCHEMA].concat());
+        let installing = async {
+            let mut lent = Lent::by(&self.pool).await?;
+            let installed = sqlx::raw_sql(text).execute(lent.connection()).await;
+            lent.answered(installed)
+        };
+        sql::limited(installing, classify).await.map(|_| ())
+    }
+
+    async fn rows<T>(&self, query: QueryAs<'_, Postgres, T, PgArguments>) -> Result<Vec<T>, NodeError>
+    where
+        T: for<'r> FromRow<'r, PgRow> + Send + Unpin,
+    {
+        rows(&self.pool, query).await
     }
 }
 
-/// Runs a statement within the limit, and says what an error means.
-async fn limited<T>(statement: impl Future<Output = Result<T, sqlx::Error>>) -> Result<T, NodeError> {
-    sql::limited(statement, classify).await
+/// Runs a statement within the limit, to its end.
+async fn rows<T>(pool: &PgPool, query: QueryAs<'_, Postgres, T, PgArguments>) -> Result<Vec<T>, NodeError>
+where
+    T: for<'r> FromRow<'r, PgRow> + Send + Unpin,
+{
+    let asking = async {
+        let mut lent = Lent::by(pool).await?;
+        let rows = query.fetch_all(lent.connection()).await;
+        lent.answered(rows)
+    };
+    sql::limited(asking, classify).await
+}
+
+fn one<T>(rows: Vec<T>) -> Result<T, NodeError> {
+    rows.into_iter().next().ok_or_else(|| NodeError::protocol("a statement answered nothing"))
 }
 
 /// Sorts an error by what can be done about it (appendix A of the Postgres manual, *error codes*).
@@ -92,11 +130,13 @@ fn classify(error: sqlx::Error) -> NodeError {
         ("28", _) => Refusal::Authentication,
         (_, "42501") => Refusal::Permission,
         (_, "25006") => Refusal::Replica,
-        ("53", "53300") | ("57" | "40", _) => return NodeError::unreachable(error),
-        ("53", _) => Refusal::CannotWrite,
+        // Too many connections, shutting down, a circle of locks, a lock that was waited for: nothing of it was kept.
+        ("53", "53300") | ("57" | "40" | "08", _) | (_, "55P03") => return NodeError::unreachable(error),
+        ("53" | "58", _) => Refusal::CannotWrite,
         (_, "22003") => Refusal::CounterBeyondTokens,
-        ("3D" | "42", _) => Refusal::Configuration,
-        ("", _) => return NodeError::unreachable(error),
+        (_, "42883" | "42P01") => return sql::refused(Refusal::Configuration, NOT_INSTALLED, error),
+        ("25" | "3D" | "3F" | "42", _) => Refusal::Configuration,
+        ("", _) => return sql::unanswered(error),
         _ => return NodeError::protocol(error),
     };
     NodeError::refused(refusal, error)
@@ -122,8 +162,7 @@ impl LockNode for PostgresNode {
             .bind(ownership.owner().expose())
             .bind(signed(ttl.as_millis()))
             .bind(signed(floor));
-        let answer: (Option<i64>, Option<i64>, Option<String>, Option<i64>) =
-            limited(statement.fetch_one(&self.pool)).await?;
+        let answer: (Option<i64>, Option<i64>, Option<String>, Option<i64>) = one(self.rows(statement).await?)?;
         match answer {
             (Some(granted), ..) => Ok(Acquisition::Granted { counter: counter(granted)? }),
             (None, Some(position), Some(owner), Some(millis)) => {
@@ -135,28 +174,28 @@ impl LockNode for PostgresNode {
     }
 
     async fn raise(&self, ownership: &Ownership, to: u64) -> Result<Raising, NodeError> {
-        let statement = sqlx::query_scalar("SELECT redlock_raise($1, $2, $3)")
+        let statement = sqlx::query_as("SELECT redlock_raise($1, $2, $3)")
             .bind(keys(ownership.prefix(), ownership.resources()))
             .bind(ownership.owner().expose())
             .bind(signed(to));
-        let raised: Option<i64> = limited(statement.fetch_one(&self.pool)).await?;
+        let (raised,): (Option<i64>,) = one(self.rows(statement).await?)?;
         raised.map_or(Ok(Raising::NotOwner), |at| Ok(Raising::At(counter(at)?)))
     }
 
     async fn extend(&self, ownership: &Ownership, ttl: Ttl) -> Result<Extension, NodeError> {
-        let statement = sqlx::query_scalar("SELECT redlock_extend($1, $2, $3)")
+        let statement = sqlx::query_as("SELECT redlock_extend($1, $2, $3)")
             .bind(keys(ownership.prefix(), ownership.resources()))
             .bind(ownership.owner().expose())
             .bind(signed(ttl.as_millis()));
-        let standing: i32 = limited(statement.fetch_one(&self.pool)).await?;
+        let (standing,): (i32,) = one(self.rows(statement).await?)?;
         Ok(sql::extension(standing.into()))
     }
 
     async fn release(&self, ownership: &Ownership) -> Result<Releasing, NodeError> {
-        let statement = sqlx::query_scalar("SELECT redlock_release($1, $2)")
+        let statement = sqlx::query_as("SELECT redlock_release($1, $2)")
             .bind(keys(ownership.prefix(), ownership.resources()))
             .bind(ownership.owner().expose());
-        let standing: i32 = limited(statement.fetch_one(&self.pool)).await?;
+        let (standing,): (i32,) = one(self.rows(statement).await?)?;
         Ok(sql::releasing(standing.into()))
     }
 
@@ -167,8 +206,8 @@ impl LockNode for PostgresNode {
         let mut inspections = Vec::with_capacity(resources.len());
         for resource in resources {
             let statement = sqlx::query_as(asked).bind(key(prefix, resource));
-            let seen: Option<(i64, Option<String>, i64)> = limited(statement.fetch_optional(&self.pool)).await?;
-            inspections.push(sql::inspection(resource, seen)?);
+            let seen: Vec<(i64, Option<String>, i64)> = self.rows(statement).await?;
+            inspections.push(sql::inspection(resource, seen.into_iter().next())?);
         }
         Ok(inspections)
     }
@@ -178,7 +217,7 @@ impl LockNode for PostgresNode {
                      'fsync ' || current_setting('fsync') || ', synchronous_commit ' || current_setting('synchronous_commit'), \
                      (extract(epoch FROM clock_timestamp()) * 1000000)::bigint";
         let (replica, version, persistence, micros): (bool, String, String, i64) =
-            limited(sqlx::query_as(asked).fetch_one(&self.pool)).await?;
+            one(self.rows(sqlx::query_as(asked)).await?)?;
         let mut health = Health::default();
         health.identity = Some(self.greeting.identity().to_string());
         health.primary = Some(!replica);

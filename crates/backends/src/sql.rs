@@ -1,14 +1,38 @@
 //! What nodes on SQL databases share: the limit of a call, numbers as SQL has them, and how keys are written.
 
+#[cfg(any(feature = "mysql", feature = "sqlite"))]
+use redlock_core::Ttl;
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 use redlock_core::{Extension, Releasing};
-use redlock_core::{Fingerprint, HeldBy, Holder, Inspection, NodeError, Ownership, Remaining, Resource};
+use redlock_core::{Fingerprint, HeldBy, Holder, Inspection, NodeError, Ownership, Refusal, Remaining, Resource};
+#[cfg(any(feature = "mysql", feature = "postgres"))]
+use sqlx::{
+    Connection as _, Database, Pool,
+    pool::{PoolConnection, PoolOptions},
+};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 
 /// The longest that a call may take: a free connection and a reconnect included, and the wait for the disk.
 pub(crate) const CALL_LIMIT: Duration = Duration::from_secs(5);
+
+/// The longest that a connection may take to show that it still works, before another one is made.
+#[cfg(any(feature = "mysql", feature = "postgres"))]
+const PING_LIMIT: Duration = Duration::from_secs(1);
+
+/// How nodes on servers use a pool. A connection behind which nobody answers any more costs a part of a call, and not all of it:
+/// there may be as many as the pool holds, and the next call would meet the next one.
+#[cfg(any(feature = "mysql", feature = "postgres"))]
+pub(crate) fn pool_options<DB: Database>(connections_max: u32) -> PoolOptions<DB> {
+    let options = PoolOptions::<DB>::new().max_connections(connections_max).acquire_timeout(CALL_LIMIT);
+    options.test_before_acquire(false).before_acquire(|connection: &mut DB::Connection, _| {
+        Box::pin(async {
+            let pong = tokio::time::timeout(PING_LIMIT, connection.ping()).await;
+            pong.unwrap_or_else(|late| Err(std::io::Error::from(late).into())).map(|()| true)
+        })
+    })
+}
 
 /// Runs a statement within the limit; `classify` says what an error means.
 pub(crate) async fn limited<T>(
@@ -21,9 +45,83 @@ pub(crate) async fn limited<T>(
     }
 }
 
+/// A connection out of a pool, which goes back there when what was asked on it has been answered.
+///
+/// One that nobody waits for any more is closed. sqlx would wait for its answer before it goes back, without a limit and in
+/// the place of a free one: a handful of calls that wait for a locked row, or for a server that has gone without a word, would
+/// take the node away from all others. And a call that was dropped while MySQL prepared its statement leaves the connection
+/// out of step.
+#[cfg(any(feature = "mysql", feature = "postgres"))]
+pub(crate) struct Lent<DB: Database> {
+    connection: Option<PoolConnection<DB>>,
+    answered: bool,
+}
+
+#[cfg(any(feature = "mysql", feature = "postgres"))]
+impl<DB: Database> Lent<DB> {
+    pub(crate) async fn by(pool: &Pool<DB>) -> sqlx::Result<Self> {
+        Ok(Self { connection: Some(pool.acquire().await?), answered: true })
+    }
+
+    /// To ask on; what comes of it has to be told.
+    pub(crate) fn connection(&mut self) -> &mut DB::Connection {
+        self.answered = false;
+        self.connection.as_mut().expect("there until it is dropped")
+    }
+
+    /// Only an answer, or an error that the server reported, leaves both sides in step.
+    pub(crate) fn answered<T>(mut self, result: sqlx::Result<T>) -> sqlx::Result<T> {
+        self.answered = result.as_ref().err().is_none_or(|error| error.as_database_error().is_some());
+        result
+    }
+}
+
+#[cfg(any(feature = "mysql", feature = "postgres"))]
+impl<DB: Database> Drop for Lent<DB> {
+    fn drop(&mut self) {
+        let Some(mut connection) = self.connection.take() else { return };
+        if tokio::runtime::Handle::try_current().is_err() {
+            // The way back to the pool needs a runtime, and a farewell to the server does; sqlx panics without one. Closing the
+            // socket does not.
+            drop(connection.detach());
+        } else if !self.answered {
+            connection.close_on_drop();
+        }
+    }
+}
+
+/// A refusal with a word on what to do next, before what the server said.
+pub(crate) fn refused(reason: Refusal, advice: &'static str, cause: sqlx::Error) -> NodeError {
+    NodeError::refused(reason, Advice { advice, cause })
+}
+
+/// An error that no server reported: what the URL asks for and sqlx was built without, or an end of the connection.
+#[cfg(any(feature = "mysql", feature = "postgres"))]
+pub(crate) fn unanswered(error: sqlx::Error) -> NodeError {
+    match error {
+        sqlx::Error::Configuration(_) | sqlx::Error::Tls(_) => NodeError::refused(Refusal::Configuration, error),
+        _ => NodeError::unreachable(error),
+    }
+}
+
+#[derive(Debug, thiserror::Error)]
+#[error("{advice}")]
+struct Advice {
+    advice: &'static str,
+    #[source]
+    cause: sqlx::Error,
+}
+
 /// A number as SQL takes it. One that does not fit is above all tokens, and the highest that fits is so, too.
 pub(crate) fn signed(number: u64) -> i64 {
     number.try_into().unwrap_or(i64::MAX)
+}
+
+/// For how many of the milliseconds that a calendar shows a lock is held, so that it is held for its whole ttl: of the one that
+/// is shown now a part has gone.
+#[cfg(any(feature = "mysql", feature = "sqlite"))]
+pub(crate) fn shown_millis(ttl: Ttl) -> u64 {
+    ttl.as_millis() + 1
 }
 
 pub(crate) fn counter(number: i64) -> Result<u64, NodeError> {

@@ -3,7 +3,7 @@
 -- Each call is one statement, and so one transaction: what a function looks at is locked (FOR UPDATE, in the order of the
 -- keys, so that two calls never wait for each other in a circle) before anything is decided, and stays so until it has been
 -- done. Under READ COMMITTED every statement inside a function sees what was committed when it began; the rows come after
--- the wait for their locks. The functions ask for that level by not working on any other.
+-- the wait for their locks. The node asks for that level when it connects, and the functions work on no other.
 --
 -- Time is the server's, clock_timestamp(): that of the present and not of the transaction's beginning, since a call may
 -- have waited. A lock has ended when expires_at is not later than that. Counters are signed 64-bit integers; rows are never
@@ -50,6 +50,7 @@ CREATE OR REPLACE FUNCTION redlock_acquire(keys bytea[], who text, ttl bigint, l
     OUT granted bigint, OUT in_the_way bigint, OUT holder text, OUT remaining bigint) LANGUAGE plpgsql AS $$
 DECLARE
     one redlock_node;
+    found bigint := 0;
 BEGIN
     INSERT INTO redlock_node (key) SELECT key FROM unnest(keys) AS key ORDER BY key ON CONFLICT DO NOTHING;
     granted := lowest;
@@ -61,8 +62,14 @@ BEGIN
             remaining := extract(epoch FROM one.expires_at - clock_timestamp()) * 1000;
             RETURN;
         END IF;
+        found := found + 1;
         granted := greatest(granted, one.counter);
     END LOOP;
+    -- Nothing of this library deletes a row. Who does so by hand may do it between the two statements, and a lock without a row
+    -- would be none.
+    IF found < cardinality(keys) THEN
+        RAISE EXCEPTION 'a row was deleted meanwhile' USING ERRCODE = 'serialization_failure';
+    END IF;
     granted := granted + 1;
     UPDATE redlock_node
         SET owner = who, expires_at = clock_timestamp() + ttl * interval '1 millisecond', counter = granted

@@ -2,8 +2,14 @@
 //!
 //! ```text
 //!  etcd      clusters that were set up alike, leases that end too early, clusters with users
+//!  postgres  defaults of a database, rows that stay locked or go, an installation that is refused
+//!  mysql     defaults of a server, rows that stay locked, rights, and the last millisecond
 //! ```
 
 #[cfg(feature = "etcd")]
 mod etcd;
+#[cfg(feature = "mysql")]
+mod mysql;
+#[cfg(feature = "postgres")]
+mod postgres;
 mod support;
