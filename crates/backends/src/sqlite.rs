@@ -6,7 +6,7 @@
 
 mod statements;
 
-use self::statements::{ACQUIRE, EXTEND, IDENTITY, IN_THE_WAY, INSPECT, OTHERS, RAISE, RELEASE, SCHEMA};
+use self::statements::{ACQUIRE, EXTEND, FILE, IDENTITY, IN_THE_WAY, INSPECT, OTHERS, RAISE, RELEASE, SCHEMA};
 use crate::sql::{self, CALL_LIMIT, Greeting, counter, held_by, hexadecimal, json_keys, resource_at, signed};
 use async_trait::async_trait;
 use redlock_core::{
@@ -17,6 +17,9 @@ use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePool, SqlitePo
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
+
+/// For an error without a class of its own: a table that has gone, or an SQLite that does not know all functions.
+const STRANGE: &str = "the file has lost the node's tables, or SQLite is older than 3.42; open the file anew";
 
 /// An SQLite file.
 ///
@@ -47,7 +50,7 @@ impl SqliteNode {
     /// Opens a file, and makes its tables unless they are there. `?mode=rwc` in the URL makes the file as well.
     ///
     /// # Errors
-    /// [`NodeError::Refused`] if the URL is none, or the file may not be written; [`NodeError::Unreachable`] if it cannot be
+    /// [`NodeError::Refused`] if the URL is none, names no file but a database in memory, or the file may not be written; [`NodeError::Unreachable`] if it cannot be
     /// opened, or stays locked for five seconds.
     ///
     /// # Cancel safety
@@ -61,6 +64,11 @@ impl SqliteNode {
         let name = options.get_filename().display().to_string();
         // The file takes one writer at a time, so more connections would only get in each other's way.
         let pool = SqlitePoolOptions::new().max_connections(1).acquire_timeout(CALL_LIMIT).connect_lazy_with(options);
+        let file: String = sql::limited(sqlx::query_scalar(FILE).fetch_one(&pool), classify).await?;
+        if file.is_empty() {
+            let advice = "a database in memory forgets when its connection is replaced; name a file, as in sqlite:locks.db?mode=rwc";
+            return Err(NodeError::refused(Refusal::Configuration, advice));
+        }
         sql::limited(sqlx::raw_sql(SCHEMA).execute(&pool), classify).await?;
         let (identity, millis): (String, i64) =
             sql::limited(sqlx::query_as(IDENTITY).fetch_one(&pool), classify).await?;
@@ -94,10 +102,10 @@ fn classify(error: sqlx::Error) -> NodeError {
     let refusal = match code.map(|code| code & 0xff) {
         // PERM, AUTH
         Some(3 | 23) => Refusal::Permission,
-        // READONLY, FULL
-        Some(8 | 13) => Refusal::CannotWrite,
-        // ERROR (an older SQLite does not know all functions), NOTADB
-        Some(1) => Refusal::UnknownCommand,
+        // READONLY, CORRUPT, FULL
+        Some(8 | 11 | 13) => Refusal::CannotWrite,
+        Some(1) => return sql::refused(Refusal::Configuration, STRANGE, error),
+        // NOTADB
         Some(26) => Refusal::NotAServer,
         _ => return NodeError::unreachable(error),
     };
@@ -111,7 +119,7 @@ impl LockNode for SqliteNode {
     }
 
     async fn acquire(&self, ownership: &Ownership, ttl: Ttl, floor: u64) -> Result<Acquisition, NodeError> {
-        if let [granted, ..] = self.rows(ACQUIRE, ownership, &[ttl.as_millis(), floor]).await?.as_slice() {
+        if let [granted, ..] = self.rows(ACQUIRE, ownership, &[sql::shown_millis(ttl), floor]).await?.as_slice() {
             return Ok(Acquisition::Granted { counter: counter(*granted)? });
         }
         // Looked at afterwards, for people: what was in the way may have gone since.
@@ -136,7 +144,7 @@ impl LockNode for SqliteNode {
     }
 
     async fn extend(&self, ownership: &Ownership, ttl: Ttl) -> Result<Extension, NodeError> {
-        if !self.rows(EXTEND, ownership, &[ttl.as_millis()]).await?.is_empty() {
+        if !self.rows(EXTEND, ownership, &[sql::shown_millis(ttl)]).await?.is_empty() {
             return Ok(Extension::Extended);
         }
         Ok(if self.others_hold_some(ownership).await? { Extension::NotOwner } else { Extension::Gone })

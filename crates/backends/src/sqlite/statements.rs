@@ -19,15 +19,19 @@ CREATE TABLE IF NOT EXISTS redlock_node (
 CREATE TABLE IF NOT EXISTS redlock_node_identity (only INTEGER PRIMARY KEY CHECK (only = 1), identity TEXT NOT NULL);
 INSERT OR IGNORE INTO redlock_node_identity VALUES (1, lower(hex(randomblob(16))));";
 
+/// The file; the empty string where there is none.
+pub(super) const FILE: &str = "SELECT file FROM pragma_database_list WHERE name = 'main'";
+
 /// Who the file is, and its time.
 pub(super) const IDENTITY: &str =
     "SELECT identity, CAST(unixepoch('subsec') * 1000 AS INTEGER) FROM redlock_node_identity";
 
-/// `?3` ttl, `?4` floor. Answers a row with the new counter for each resource, or none.
+/// `?3` ttl, `?4` floor. Answers a row with the new counter for each resource, or none. A counter stops at the greatest integer,
+/// far above all tokens: SQLite would go on in floating point.
 pub(super) const ACQUIRE: &str = "\
 INSERT INTO redlock_node (key, owner, expires_at, counter)
-SELECT value, ?2, CAST(unixepoch('subsec') * 1000 AS INTEGER) + ?3, 1 + max(?4, coalesce((
-    SELECT max(counter) FROM redlock_node WHERE key IN (SELECT value FROM json_each(?1))), 0))
+SELECT value, ?2, CAST(unixepoch('subsec') * 1000 AS INTEGER) + ?3, 1 + min(max(?4, coalesce((
+    SELECT max(counter) FROM redlock_node WHERE key IN (SELECT value FROM json_each(?1))), 0)), 9223372036854775806)
 FROM json_each(?1)
 WHERE NOT EXISTS (
     SELECT 1 FROM redlock_node

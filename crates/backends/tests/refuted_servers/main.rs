@@ -4,6 +4,7 @@
 //!  etcd      clusters that were set up alike, leases that end too early, clusters with users
 //!  postgres  defaults of a database, rows that stay locked or go, an installation that is refused
 //!  mysql     defaults of a server, rows that stay locked, rights, and the last millisecond
+//!  sqlite    databases in memory, tables that have gone, the greatest counter, and the last millisecond
 //! ```
 
 #[cfg(feature = "etcd")]
@@ -12,4 +13,6 @@ mod etcd;
 mod mysql;
 #[cfg(feature = "postgres")]
 mod postgres;
+#[cfg(feature = "sqlite")]
+mod sqlite;
 mod support;
