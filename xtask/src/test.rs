@@ -140,7 +140,9 @@ impl Runner {
         match self {
             Self::Nextest => {
                 // A feature may have no tests of its own; whether a filter matched anything is seen in the counts.
-                let command = format!("nextest run {selection} --no-fail-fast --no-tests pass");
+                let threads = test_threads();
+                let command =
+                    format!("nextest run {selection} --test-threads {threads} --no-fail-fast --no-tests pass");
                 let (status, heard) = watch(cargo(&command).args(filter))?;
                 let summary = Counts::of_nextest(&heard)?;
                 ensure!(summary.is_some() || !status.success(), "nextest ended well and gave no summary");
@@ -172,6 +174,12 @@ impl Runner {
             Self::Cargo => format!("cargo test {selection} {test}"),
         }
     }
+}
+
+/// Half as many again as there are processors: most tests wait for a server or a clock most of the time.
+fn test_threads() -> usize {
+    let processors = std::thread::available_parallelism().map_or(1, usize::from);
+    processors + processors.div_ceil(2)
 }
 
 #[cfg(test)]
