@@ -19,7 +19,7 @@ const JOB: &str = "jobs/backup";
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut urls: Vec<String> = std::env::args().skip(1).collect();
     if urls.is_empty() {
-        urls = (6379..6384).map(|port| format!("redis://127.0.0.1:{port}")).collect();
+        urls = (7601..7606).map(|port| format!("redis://127.0.0.1:{port}")).collect();
     }
     let redlock = client(&urls)?;
     match once(&redlock, back_up)? {

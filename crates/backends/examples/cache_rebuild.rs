@@ -59,7 +59,7 @@ pub(crate) async fn cached(
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut urls: Vec<String> = std::env::args().skip(1).collect();
     if urls.is_empty() {
-        urls = (6379..6384).map(|port| format!("redis://127.0.0.1:{port}")).collect();
+        urls = (7601..7606).map(|port| format!("redis://127.0.0.1:{port}")).collect();
     }
     let nodes = RedisNode::connect_all(urls.iter().map(String::as_str)).await?;
     let redlock = Redlock::builder().nodes(nodes).build()?;

@@ -4,7 +4,7 @@
 //! cargo run -p redlock-backends --example file_node FOLDER
 //! ```
 //!
-//! Start it twice: the second one waits until the first is done.
+//! Start it twice at once: the second one waits until the first is done.
 
 use async_trait::async_trait;
 use redlock_core::{
@@ -165,7 +165,7 @@ fn keys(ownership: &Ownership) -> impl Iterator<Item = String> {
 
 /// Waits until nobody else is at the file; the turn ends when the answer is dropped, or its process ends.
 pub(crate) fn turn(path: &Path) -> io::Result<File> {
-    let file = File::create(path.with_extension("turn"))?;
+    let file = File::create(beside(path, ".turn"))?;
     let until = micros() + u64::try_from(TURN_MAX.as_micros()).unwrap_or(u64::MAX);
     while micros() < until {
         match file.try_lock() {
@@ -173,7 +173,7 @@ pub(crate) fn turn(path: &Path) -> io::Result<File> {
             Err(TryLockError::Error(error)) => return Err(error),
             Err(TryLockError::WouldBlock) => {}
         }
-        #[expect(clippy::disallowed_methods, reason = "a file lock with a limit offers nothing to wait for")]
+        #[allow(clippy::disallowed_methods, reason = "a file lock with a limit offers nothing to wait for")]
         std::thread::sleep(Duration::from_millis(1));
     }
     Err(ErrorKind::TimedOut.into())
@@ -187,16 +187,25 @@ fn read(path: &Path) -> io::Result<Entries> {
     }
 }
 
-/// Either the whole new file is there afterwards, or the old one.
+/// Either the whole new file is there after a crash, or the old one; and once this has returned, the new one.
 fn write(path: &Path, entries: &Entries) -> io::Result<()> {
-    let fresh = path.with_extension("new");
+    let fresh = beside(path, ".new");
     let file = File::create(&fresh)?;
     serde_json::to_writer_pretty(&file, entries)?;
     file.sync_all()?;
-    fs::rename(fresh, path)
+    fs::rename(&fresh, path)?;
+    // The file's name is in the folder, which is on the disk when it has been brought there, too.
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    File::open(folder.unwrap_or(Path::new(".")))?.sync_all()
 }
 
-#[expect(clippy::disallowed_methods, reason = "leases in a file have to mean the same after a restart")]
+fn beside(path: &Path, ending: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(ending);
+    name.into()
+}
+
+#[allow(clippy::disallowed_methods, reason = "leases in a file have to mean the same after a restart")]
 fn micros() -> u64 {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_micros()).unwrap_or(u64::MAX)
@@ -209,7 +218,7 @@ pub(crate) fn nodes(folder: &Path) -> Vec<Arc<dyn LockNode>> {
 }
 
 #[tokio::main]
-#[expect(clippy::print_stdout, reason = "an example talks to whoever runs it")]
+#[allow(clippy::print_stdout, reason = "an example talks to whoever runs it")]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let folder = std::env::args().nth(1).ok_or("name a folder for the three files")?;
     fs::create_dir_all(&folder)?;

@@ -26,7 +26,7 @@ const PAGE_TIME: Duration = Duration::from_millis(300);
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut urls: Vec<String> = std::env::args().skip(1).collect();
     if urls.is_empty() {
-        urls = (6379..6384).map(|port| format!("redis://127.0.0.1:{port}")).collect();
+        urls = (7601..7606).map(|port| format!("redis://127.0.0.1:{port}")).collect();
     }
     // One client for the whole program: it is cheap to clone, and clones share its connections.
     let nodes = RedisNode::connect_all(urls.iter().map(String::as_str)).await?;

@@ -20,7 +20,7 @@ const OFFICE: &str = "offices/newsletter";
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut urls: Vec<String> = std::env::args().skip(1).collect();
     if urls.is_empty() {
-        urls = (6379..6384).map(|port| format!("redis://127.0.0.1:{port}")).collect();
+        urls = (7601..7606).map(|port| format!("redis://127.0.0.1:{port}")).collect();
     }
     let nodes = RedisNode::connect_all(urls.iter().map(String::as_str)).await?;
     // The ttl is how long nobody leads after a leader has died.

@@ -121,7 +121,7 @@ impl RedisNode {
     /// # Cancel safety
     /// Dropping the future leaves nothing behind.
     pub async fn connect(url: &str) -> Result<Self, ConnectError> {
-        let node = Self::open(url)?;
+        let node = Self::open(url).map_err(|source| ConnectError::Url { position: 1, source })?;
         match node.link.connection().await {
             Ok(_) => Ok(node),
             Err(source) => Err(ConnectError::Node { node: node.name().to_owned(), source }),
@@ -143,7 +143,8 @@ impl RedisNode {
     pub async fn connect_all<'a>(
         urls: impl IntoIterator<Item = &'a str>,
     ) -> Result<Vec<Arc<dyn LockNode>>, ConnectError> {
-        let nodes: Vec<Self> = urls.into_iter().map(Self::open).collect::<Result<_, _>>()?;
+        let open = |(position, url)| Self::open(url).map_err(|source| ConnectError::Url { position, source });
+        let nodes: Vec<Self> = (1..).zip(urls).map(open).collect::<Result<_, _>>()?;
         for node in &nodes {
             node.link.begin_connecting();
         }
@@ -404,7 +405,8 @@ pub enum UrlError {
     /// Not a Redis URL.
     #[error(
         "not a Redis URL; write redis://[user:password@]host[:port][/database], rediss:// for TLS, \
-         unix:///path/to/socket, or redis-sentinel://host,host?set=NAME"
+         unix:///path/to/socket, or redis-sentinel://host,host?set=NAME, and in user and password %40 for @, %2F for /, \
+         %3A for :, %23 for #"
     )]
     Malformed,
     /// TLS is asked for, and this program was built without it.
@@ -423,8 +425,13 @@ pub enum UrlError {
 #[non_exhaustive]
 pub enum ConnectError {
     /// A URL is none.
-    #[error(transparent)]
-    Url(#[from] UrlError),
+    #[error("the URL of node {position}: {source}")]
+    Url {
+        /// Which one, counted from 1. The URL is not shown, as it may hold a password.
+        position: usize,
+        /// What is wrong with it.
+        source: UrlError,
+    },
     /// A node refuses, or (where a single one is connected to) cannot be reached.
     #[error("node {node}: {source}")]
     Node {

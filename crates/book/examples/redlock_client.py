@@ -3,7 +3,7 @@
 It sends the Lua scripts of crates/backends/src/redis/scripts and the SQL of docs/fencing.md; docs/wire-format.md is the
 text to read beside it. Left out: waiting in line, renewal, and whatever else a lock can do without.
 
-    python3 redlock_client.py jobs/backup redis://127.0.0.1:6379 redis://127.0.0.1:6380 redis://127.0.0.1:6381
+    python3 redlock_client.py jobs/backup redis://127.0.0.1:7601 redis://127.0.0.1:7602 redis://127.0.0.1:7603
 """
 
 import pathlib, statistics, sys, time, uuid

@@ -1,7 +1,7 @@
 //! A web service (axum) whose writes are fenced, with metrics for Prometheus to scrape.
 //!
 //! ```sh
-//! cargo run -p redlock-book --example service redis://127.0.0.1:6379 redis://127.0.0.1:6380 redis://127.0.0.1:6381
+//! cargo run -p redlock-book --example service redis://127.0.0.1:7601 redis://127.0.0.1:7602 redis://127.0.0.1:7603
 //! ```
 //!
 //! `POST /accounts/42/deposits/10` adds 10 to account 42; `GET /metrics` shows how the lock and the fence fare.
@@ -103,7 +103,7 @@ impl IntoResponse for Trouble {
 async fn main() -> Result<(), Box<dyn Error>> {
     let mut urls: Vec<String> = std::env::args().skip(1).collect();
     if urls.is_empty() {
-        urls = (6379..6384).map(|port| format!("redis://127.0.0.1:{port}")).collect();
+        urls = (7601..7606).map(|port| format!("redis://127.0.0.1:{port}")).collect();
     }
     let nodes = RedisNode::connect_all(urls.iter().map(String::as_str)).await?;
     let redlock = Redlock::builder().nodes(nodes).build()?;

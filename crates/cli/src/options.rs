@@ -179,6 +179,10 @@ pub struct RunOptions {
     #[arg(long, value_name = "TIME", value_parser = duration, default_value = "1h")]
     pub max_hold: Duration,
 
+    /// If somebody else holds the lock, do nothing, say nothing, and end with code 0: for a job that another machine does then
+    #[arg(long)]
+    pub skip_if_held: bool,
+
     /// Let what the program leaves running in its process group go on without the lock
     #[arg(long)]
     pub leave_running: bool,

@@ -54,9 +54,11 @@ const BURIAL_PATIENCE: Duration = Duration::from_secs(2);
 pub async fn run(options: RunOptions, common: &Common, output: &Output) -> Result<u8, Failure> {
     let settings = Settings::gather(common)?;
     let mut signals = Signals::listen()?;
-    let Locked { redlock, guard, nodes_took } = match lock::take(&options.lock, &settings, &mut signals).await? {
-        Taken::Locked(locked) => *locked,
-        Taken::Interrupted(code) => return Ok(code),
+    let Locked { redlock, guard, nodes_took } = match lock::take(&options.lock, &settings, &mut signals).await {
+        Ok(Taken::Locked(locked)) => *locked,
+        Ok(Taken::Interrupted(code)) => return Ok(code),
+        Err(failure) if options.skip_if_held && failure.exit == Exit::Contended => return Ok(0),
+        Err(failure) => return Err(failure),
     };
     guard.keep_alive(KeepAlive::default().max_hold(options.max_hold));
     let child = lock::calendar_in(options.max_hold).and_then(|deadline| {

@@ -70,7 +70,9 @@ pub enum FenceError {
 
     /// The ledger table, or a table of the statement, is not there. Run
     /// [`FenceStore::install_schema`](crate::FenceStore::install_schema) or your migrations.
-    #[error("a table is missing ({table}): run install_schema, or the migration that holds its SQL")]
+    #[error(
+        "there is no table {table}: if it is the ledger, run install_schema; if not, create it or correct its name"
+    )]
     SchemaMissing {
         /// The table, where it is known.
         table: String,

@@ -90,11 +90,12 @@ impl Client {
 impl Client {
     /// Tells every node that may hold something of the undertaking's, without waiting for any.
     ///
+    /// Inside a runtime they are told at once: a guard is often dropped on the way out of a program that has met an error.
     /// The turn passes on once all of them have been told.
     pub(crate) fn release_in_background(&self, undertaking: &Arc<Undertaking>, turn: Option<Turn>) {
         let releases = self.releases(undertaking, turn);
         if !releases.is_empty() {
-            self.keeper.keep(releases.into_iter().map(|(_, release)| release));
+            self.keeper.begin(releases.into_iter().map(|(_, release)| release));
         }
     }
 

@@ -8,7 +8,7 @@
 //! ```
 //! # async fn example(fixture: impl redlock_core::conformance::Fixture) {
 //! let conformance = redlock_core::conformance::check_all(&fixture).await;
-//! println!("{conformance}"); // "50 promises kept, 4 not offered", and which
+//! println!("{conformance}"); // how many promises are kept and how many not offered, and which
 //! conformance.assert_kept();
 //! # }
 //! ```

@@ -31,8 +31,9 @@ use tracing::Instrument as _;
 /// # Dropping is not releasing
 ///
 /// Dropping a guard, also while unwinding from a panic, hands the release over to the client's background task and
-/// returns at once, from any context. It tells nobody what came of it. Where the client's runtime has been shut down, or
-/// the program ends before the task has run, the lock stays until its ttl. [`Guard::release`] waits and tells;
+/// returns at once, from any context. Inside a runtime the nodes are told before that, as far as they can be without waiting, so
+/// that it does no harm if the runtime ends next. It tells nobody what came of it. Where the client's runtime has been shut down,
+/// or the program ends without dropping it, the lock stays until its ttl. [`Guard::release`] waits and tells;
 /// [`Redlock::settled`](crate::Redlock::settled) waits for what goes on in the background.
 ///
 /// A guard that is forgotten ([`std::mem::forget`]) is never released: the lock ends with its ttl or, if it is kept

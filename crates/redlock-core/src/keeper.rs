@@ -12,9 +12,10 @@ use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
 use std::fmt;
 use std::future::poll_fn;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::{Pin, pin};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
@@ -77,6 +78,24 @@ impl Keeper {
     /// handed over.
     pub(crate) fn keep(self: &Arc<Self>, calls: impl IntoIterator<Item = Call>) {
         self.take_over(calls, true);
+    }
+
+    /// Takes over calls that have not been polled yet, and polls them once where there is a runtime, which sends them: it may be at
+    /// its end when its tasks are run next.
+    pub(crate) fn begin(self: &Arc<Self>, calls: impl IntoIterator<Item = Call>) {
+        // Nobody could say what becomes of a panic in the middle of another.
+        if Handle::try_current().is_err() || std::thread::panicking() {
+            return self.keep(calls);
+        }
+        let mut context = Context::from_waker(Waker::noop());
+        let mut is_under_way = |call: &mut Call| {
+            let polled = catch_unwind(AssertUnwindSafe(|| call.as_mut().poll(&mut context)));
+            // What panicked cannot be polled again.
+            matches!(polled, Ok(Poll::Pending))
+        };
+        let under_way: Vec<Call> =
+            calls.into_iter().filter_map(|mut call| is_under_way(&mut call).then_some(call)).collect();
+        self.keep_sent(under_way);
     }
 
     /// Takes over calls that have been polled, so that they may have been sent.

@@ -125,7 +125,7 @@ impl fmt::Display for NodeOutcome {
             Self::Held(held) => held.fmt(f),
             Self::Failed(error) => write_with_causes(f, error),
             Self::Lapsed => f.write_str("granted, but the lease ended before the token was settled"),
-            Self::NotHeard => f.write_str("not heard before the decision"),
+            Self::NotHeard => f.write_str("not waited for, as it was decided without it"),
         }
     }
 }

@@ -5,7 +5,7 @@
 //! use. `prints` says that the commands so far print its lines, among others; `…` in a line stands for anything. `not run:
 //! WHY` leaves commands out; they are counted, and told with their reason.
 //!
-//! The ports of the book, 6379 and the next four, are replaced by free ones, so that no server of the reader's is met. What
+//! The ports of the book, 7601 and the next four, are replaced by free ones, so that no server of the reader's is met. What
 //! listens there when a page is done is stopped.
 
 use std::collections::BTreeMap;
@@ -22,7 +22,7 @@ use crate::run::{self, cargo, root, target, watch};
 use crate::tidy::files::{File, Files};
 
 /// The ports that the book's servers listen on.
-const PORTS: [u16; 5] = [6379, 6380, 6381, 6382, 6383];
+const PORTS: [u16; 5] = [7601, 7602, 7603, 7604, 7605];
 
 /// How long the commands of one page may take; building a program from nothing is the slowest of them.
 const PAGE_LIMIT: &str = "40m";
@@ -167,7 +167,7 @@ mod tests {
 
     #[test]
     fn the_books_ports_are_replaced() {
-        let ports = BTreeMap::from([(6379, 40_001)]);
-        assert_eq!(with_ports("redis://127.0.0.1:6379", &ports), "redis://127.0.0.1:40001");
+        let ports = BTreeMap::from([(7601, 40_001)]);
+        assert_eq!(with_ports("redis://127.0.0.1:7601", &ports), "redis://127.0.0.1:40001");
     }
 }

@@ -14,6 +14,7 @@
 mod support;
 
 mod connections;
+mod endings;
 mod pauses;
 mod records;
 mod setups;

@@ -102,6 +102,26 @@ async fn b11_exit_codes_tell_contended_unavailable_and_misconfigured_apart() -> 
     Ok(())
 }
 
+/// For cron, which mails whatever is printed: a job that is done elsewhere is no news, and anything else is.
+#[tokio::test]
+async fn a_job_that_is_held_elsewhere_is_skipped_in_silence_and_an_outage_is_not() -> TestResult {
+    let servers = Servers::start(3).await?;
+    let redlock = Redlock::of(&servers);
+    let run = ["run", "--no-wait", "--skip-if-held", "r", "--", "sh", "-c", "echo at it; exit 7"];
+    let done = redlock.call(&run).await;
+    assert_eq!((done.code, done.stdout.as_str()), (7, "at it\n"), "{done:?}");
+
+    hold_elsewhere(&servers, "r").await;
+    let skipped = redlock.call(&run).await;
+    assert_eq!((skipped.code, skipped.stdout.as_str(), skipped.stderr.as_str()), (0, "", ""), "{skipped:?}");
+
+    servers[0].kill();
+    servers[1].kill();
+    let unavailable = redlock.call(&run).await;
+    assert_eq!(unavailable.code, 69, "{unavailable:?}");
+    Ok(())
+}
+
 #[tokio::test]
 async fn a_password_comes_from_the_environment_and_goes_nowhere() -> TestResult {
     let servers = Servers::start_with(3, |_| RedisOptions::new().password("sesame-open")).await?;
