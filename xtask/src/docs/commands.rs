@@ -1,5 +1,6 @@
 //! The commands that the book shows, run as a reader would: each page's from top to bottom in one shell, in an empty folder,
-//! with the repository beside it under the name `redlock`.
+//! with the repository beside it under the name `redlock`. The folder is outside of the repository, or `cargo new` would add to
+//! its workspace.
 //!
 //! Three words in a comment above a block change what becomes of it. `file: PATH` makes a file of it, which later commands
 //! use. `prints` says that the commands so far print its lines, among others; `…` in a line stands for anything. `not run:
@@ -58,11 +59,9 @@ pub(super) fn run(files: &Files, names: &[&str]) -> Result<()> {
 }
 
 fn run_page(page: &File, blocks: &[Block<'_>]) -> Result<()> {
-    let folder = target().join("book-commands").join(page.path.replace('/', "-"));
-    if folder.exists() {
-        std::fs::remove_dir_all(&folder)?;
-    }
-    std::fs::create_dir_all(&folder)?;
+    let name = format!("redlock-book-{}-{}", std::process::id(), page.path.replace('/', "-"));
+    let folder = std::env::temp_dir().join(name);
+    std::fs::create_dir(&folder)?;
     std::os::unix::fs::symlink(root(), folder.join("redlock"))?;
     let ports = free_ports()?;
     let script = with_ports(&script(blocks), &ports);
@@ -78,6 +77,8 @@ fn run_page(page: &File, blocks: &[Block<'_>]) -> Result<()> {
     for (line, wanted) in printed(blocks, &ports) {
         ensure!(prints(&heard, &wanted), "line {line}: this was not printed: {wanted}");
     }
+    // It is looked at if something went wrong.
+    std::fs::remove_dir_all(&folder)?;
     Ok(())
 }
 
