@@ -358,10 +358,27 @@ fn read(file: &Path) -> Result<Written, Failure> {
         .map_err(|error| misconfigured(format!("{} cannot be read: {}", file.display(), with_causes(&error))))?;
     // The parser's own message shows the line, which may be the one with a password.
     toml::from_str(&text).map_err(|error| {
-        let line = error.span().map(|span| text[..span.start].lines().count().max(1));
+        let line = error.span().map(|span| text[..span.start].matches('\n').count() + 1);
         let at = line.map(|line| format!(", line {line}")).unwrap_or_default();
-        misconfigured(format!("{}{at}: {}", file.display(), error.message().lines().next().unwrap_or_default()))
+        misconfigured(format!("{}{at}: {}", file.display(), without_values(error.message())))
     })
+}
+
+/// What the parser says, without what it quotes of the file, as that may be a URL in the wrong place: only a name that a setting
+/// could have is left.
+fn without_values(message: &str) -> String {
+    let hidden = match (message.find('"'), message.rfind('"')) {
+        (Some(first), Some(last)) => format!("{}…{}", &message[..=first], &message[last..]),
+        _ => message.to_owned(),
+    };
+    let is_name =
+        |name: &str| name.chars().all(|character| character.is_ascii_alphanumeric() || "_-".contains(character));
+    let unknown = "unknown field `";
+    match hidden.strip_prefix(unknown).map(|rest| rest.rsplit_once("`, expected")) {
+        Some(Some((name, expected))) if !is_name(name) => format!("{unknown}…`, expected{expected}"),
+        Some(None) => format!("{unknown}…`"),
+        _ => hidden.lines().next().unwrap_or_default().to_owned(),
+    }
 }
 
 fn misconfigured(message: impl Into<String>) -> Failure {
@@ -448,6 +465,29 @@ mod tests {
         assert_eq!(failure.exit, Exit::Misconfigured);
         assert!(failure.message.contains("line 2"), "{}", failure.message);
         assert!(!failure.message.contains("hunter2"), "{}", failure.message);
+    }
+
+    /// A URL where a list, a table or a name is expected is what people write by mistake.
+    #[test]
+    fn what_stands_in_the_wrong_place_is_not_shown() {
+        for (text, line) in [
+            ("prefix = 'x:'\nnodes = \"redis://:hunter2@a\"", 2),
+            ("nodes = ['a']\ndatabase = 'postgres://shop:hunter2@localhost/shop'", 2),
+            ("nodes = ['a']\n\n'redis://:hunter2@a' = 3", 3),
+            ("nodes = ['a']\n\"redis://:x`, expected\\nhunter2\" = 3", 2),
+            ("nodes = ['a']\nttl = 'hunter2", 2),
+            ("nodes = ['a']\nallow_even_nodes = \"x\\\"hunter2\\\"\"", 2),
+        ] {
+            let file = tempfile::NamedTempFile::new().unwrap();
+            std::fs::write(file.path(), text).unwrap();
+            let common = Common { config: Some(file.path().to_owned()), ..Common::default() };
+            let failure = Settings::gather_from(&common, |_| None).err().unwrap();
+            assert_eq!(failure.exit, Exit::Misconfigured);
+            assert!(!failure.message.contains("hunter2"), "{}", failure.message);
+            assert!(failure.message.contains(&format!("line {line}:")), "{}", failure.message);
+        }
+        let expected = "unknown field `node`, expected `nodes`";
+        assert_eq!(without_values(expected), expected);
     }
 
     #[test]
