@@ -84,7 +84,7 @@ pub async fn acquire(options: AcquireOptions, common: &Common, output: &Output) 
     let told = lock::calendar_in(guard.remaining()).and_then(|deadline| {
         let owner = guard.owner().expose();
         if let Some((mut file, path)) = file {
-            let written = file.write_all(owner.as_bytes()).and_then(|()| file.write_all(b"\n"));
+            let written = empty(&file).and_then(|()| file.write_all(format!("{owner}\n").as_bytes()));
             written.map_err(|error| {
                 Failure::caused(Exit::Output, &format!("{} was not written", path.display()), &error)
             })?;
@@ -296,13 +296,19 @@ fn owner(options: &HolderOptions) -> Result<Owner, Failure> {
     }
 }
 
-/// A file that nobody else may read, also if it was there before.
+/// A file that nobody else may read, also if it was there before. What is in it stays until there is a new owner: it may be the
+/// one of the lock that we are refused for.
 fn create(path: &Path) -> Result<(File, &Path), Failure> {
     let failed =
         |error: std::io::Error| Failure::caused(Exit::Output, &format!("{} cannot be written", path.display()), &error);
-    let file = File::options().write(true).create(true).truncate(true).mode(0o600).open(path).map_err(failed)?;
+    let file = File::options().write(true).create(true).truncate(false).mode(0o600).open(path).map_err(failed)?;
     file.set_permissions(std::fs::Permissions::from_mode(0o600)).map_err(failed)?;
     Ok((file, path))
+}
+
+/// Takes out what is in a file; a pipe has nothing to take out.
+fn empty(file: &File) -> std::io::Result<()> {
+    if file.metadata()?.is_file() { file.set_len(0) } else { Ok(()) }
 }
 
 fn as_millis(duration: Duration) -> u64 {

@@ -65,6 +65,29 @@ async fn an_owner_in_a_file_is_printed_nowhere() -> TestResult {
     Ok(())
 }
 
+/// A rival that is refused leaves the holder's file alone, though it names the same: a script that is called twice does.
+#[tokio::test]
+async fn an_owner_in_a_file_outlives_a_rivals_attempt() -> TestResult {
+    let servers = Servers::start(3).await?;
+    let redlock = Redlock::of(&servers);
+    let file = redlock.note("owner");
+    let path = file.to_str().unwrap();
+    // What is longer than an owner leaves nothing behind it.
+    std::fs::write(&file, "x".repeat(1_000))?;
+    let acquire = ["acquire", "--no-wait", "--ttl", "5m", "--owner-file", path, "r"];
+    assert_eq!(redlock.call(&acquire).await.code, 0);
+    let owner = read(&file);
+    assert_eq!(servers[0].probe().get("lock:r").await?.as_deref(), Some(owner.trim_end()));
+
+    assert_eq!(redlock.call(&acquire).await.code, 75);
+
+    assert_eq!(read(&file), owner);
+    assert_eq!(redlock.call(&["release", "--owner-file", path, "r"]).await.code, 0);
+    assert_eq!(redlock.call(&acquire).await.code, 0, "and the next owner takes its place");
+    assert_ne!(read(&file), owner);
+    Ok(())
+}
+
 /// A lock that has been broken, or is somebody else's now, is lost; nodes that are down are an outage.
 #[tokio::test]
 async fn what_is_not_ours_any_more_is_lost_and_what_cannot_be_asked_is_not() -> TestResult {
