@@ -13,6 +13,7 @@ use crate::settings::Settings;
 use crate::survey::{self, State, Survey, Verdict};
 use crate::{inspect, table::clean};
 use futures_util::future::join_all;
+use redlock_backends::redis::KeyNames;
 use redlock_core::tally::quorum_of;
 use redlock_core::{Ownership, Releasing};
 use serde::Serialize;
@@ -52,6 +53,16 @@ pub async fn force_release(options: ForceReleaseOptions, common: &Common, output
         output.result(&broken, || format!("{name} is free"))?;
         return Ok(0);
     }
+    let is_strange = |state: &State| matches!(state, State::Held { owner, .. } if owner.owner().is_none());
+    if seen.nodes.iter().any(|node| is_strange(&node.state)) {
+        let keys = KeyNames::of(&survey::prefix(&settings)?, &resource);
+        let message = format!(
+            "what holds {name} is no text, so no owner of this library's: whoever has written it has to release it, or \
+             somebody has to delete the key {} on each node",
+            clean(&keys.lock)
+        );
+        return Err(Failure::new(Exit::Misconfigured, message));
+    }
     if !options.yes {
         ask(&inspect::screen(&seen), *output)?;
     }
@@ -60,7 +71,7 @@ pub async fn force_release(options: ForceReleaseOptions, common: &Common, output
     let prefix = survey::prefix(&settings)?;
     let told = nodes.iter().zip(&seen.nodes).map(async |(node, seen)| {
         let State::Held { owner, .. } = &seen.state else { return None };
-        let ownership = Ownership::new(prefix.clone(), resource.clone().into(), owner.owner().clone());
+        let ownership = Ownership::new(prefix.clone(), resource.clone().into(), owner.owner()?.clone());
         let answer = tokio::time::timeout(PATIENCE, node.release(&ownership)).await;
         Some(match answer {
             Ok(Ok(Releasing::Released | Releasing::PassedOn)) => Ok("broken"),

@@ -84,15 +84,19 @@ pub enum State {
     },
 }
 
-/// An owner that is shown to nobody.
+/// An owner that is shown to nobody; none if the value is no text, so that it is not this library's.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Secret(Owner);
+pub struct Secret(Option<Owner>);
 
 impl Secret {
+    fn of(value: &[u8]) -> Self {
+        Self(std::str::from_utf8(value).ok().map(Owner::assume))
+    }
+
     /// The owner.
     #[must_use]
-    pub fn owner(&self) -> &Owner {
-        &self.0
+    pub fn owner(&self) -> Option<&Owner> {
+        self.0.as_ref()
     }
 }
 
@@ -346,14 +350,11 @@ async fn lock_on(remote: &Remote, keys: &KeyNames) -> Result<State, Unanswered> 
         "string" => Ok(match value? {
             // It went between two questions.
             None => State::Free,
-            Some(value) => {
-                let value = String::from_utf8_lossy(&value).into_owned();
-                State::Held {
-                    holder: clean(&Fingerprint::of(&value).to_string()),
-                    remaining_ms: u64::try_from(remaining?).ok(),
-                    owner: Secret(Owner::assume(&value)),
-                }
-            }
+            Some(value) => State::Held {
+                holder: clean(&Fingerprint::of(&String::from_utf8_lossy(&value)).to_string()),
+                remaining_ms: u64::try_from(remaining?).ok(),
+                owner: Secret::of(&value),
+            },
         }),
         kind => Ok(State::Foreign { kind: kind.to_owned() }),
     }
@@ -416,7 +417,7 @@ mod tests {
                 "#" => (State::Foreign { kind: "hash".into() }, None),
                 holder => {
                     let remaining_ms = parts.next().and_then(|millis| millis.parse().ok());
-                    let owner = Secret(Owner::assume(holder));
+                    let owner = Secret::of(holder.as_bytes());
                     (
                         State::Held { holder: holder.into(), remaining_ms, owner },
                         parts.next().and_then(|c| c.parse().ok()),

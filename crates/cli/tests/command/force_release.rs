@@ -64,6 +64,25 @@ async fn a_kept_lock_that_is_broken_stops_its_program() -> TestResult {
     Ok(())
 }
 
+/// Other libraries hold locks by random bytes. What cannot be done is told, not called done.
+#[tokio::test]
+async fn a_holder_that_is_no_text_is_told_and_left_alone() -> TestResult {
+    let servers = Servers::start(3).await?;
+    let redlock = Redlock::of(&servers);
+    for server in servers.iter() {
+        server
+            .command(&["EVAL", "return redis.call('SET', 'lock:r', '\\255\\254\\0bytes', 'PX', 600000)", "0"])
+            .await?;
+    }
+
+    let ended = redlock.call(&["force-release", "--yes", "r"]).await;
+
+    assert_eq!((ended.code, ended.stdout.as_str()), (78, ""), "{ended:?}");
+    assert!(ended.stderr.contains("the key lock:r"), "it says which key to delete: {ended:?}");
+    assert_eq!(servers[0].probe().keys("lock:r").await?, ["lock:r"]);
+    Ok(())
+}
+
 #[tokio::test]
 async fn what_is_free_or_no_lock_is_left_alone() -> TestResult {
     let servers = Servers::start(3).await?;
