@@ -5,6 +5,7 @@
 //! talk about; the number says that not everything was read.
 
 use crate::exit::{Exit, Failure, with_causes};
+use crate::table::clean;
 use serde::Serialize;
 use std::io::{self, Write};
 
@@ -53,8 +54,10 @@ impl Output {
             json(&SaidFailure { error: exit.word(), code: exit.code(), message, nodes }).unwrap_or_default()
         } else {
             let width = nodes.iter().map(|node| node.node.chars().count()).max().unwrap_or_default();
-            let lines = nodes.iter().map(|node| format!("\n  {:width$}  {}", node.node, node.said));
-            format!("redlock: {message}{}", lines.collect::<String>())
+            // What servers say, and names and values that lie there, are anybody's.
+            let lines = nodes.iter().map(|node| format!("\n  {:width$}  {}", node.node, clean(&node.said)));
+            let message: Vec<String> = message.lines().map(clean).collect();
+            format!("redlock: {}{}", message.join("\n"), lines.collect::<String>())
         };
         // The number says it too, should the stream of errors be closed.
         let _ = print(&mut io::stderr().lock(), &said);
@@ -69,7 +72,7 @@ impl Output {
         }
         let said = match self.json {
             true => json(&Notice { notice: word, message: text }).unwrap_or_default(),
-            false => format!("redlock: {text}"),
+            false => format!("redlock: {}", clean(text)),
         };
         let _ = print(&mut io::stderr().lock(), &said);
     }

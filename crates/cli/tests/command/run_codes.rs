@@ -122,6 +122,21 @@ async fn a_job_that_is_held_elsewhere_is_skipped_in_silence_and_an_outage_is_not
     Ok(())
 }
 
+/// What lies under a lock's key is anybody's, and a terminal obeys it.
+#[tokio::test]
+async fn a_refusal_says_nothing_that_a_terminal_obeys() -> TestResult {
+    let servers = Servers::start(1).await?;
+    let redlock = Redlock::of(&servers);
+    let resource = "\u{1b}[2J";
+    servers[0].command(&["SET", &format!("lock:{resource}"), "\u{1b}]0;title\u{7}", "PX", "600000"]).await?;
+    for arguments in [["run", "-n", resource, "--", "true"], ["-vv", "run", "-n", resource, "--"]] {
+        let ended = redlock.call(&[&arguments[..], &["true"]].concat()).await;
+        assert_eq!(ended.code, 75, "{ended:?}");
+        assert!(!ended.stderr.contains(|character: char| character.is_control() && character != '\n'), "{ended:?}");
+    }
+    Ok(())
+}
+
 #[tokio::test]
 async fn a_password_comes_from_the_environment_and_goes_nowhere() -> TestResult {
     let servers = Servers::start_with(3, |_| RedisOptions::new().password("sesame-open")).await?;
