@@ -22,6 +22,7 @@ pub mod guardian;
 pub mod shim;
 mod terminal;
 
+pub(crate) use self::child::stop_ourselves;
 use self::child::{Child, Ended};
 use crate::exit::{Exit, Failure, of_signal};
 use crate::lock::{self, Locked, Taken};
@@ -149,12 +150,12 @@ impl<'a> Watch<'a> {
             }
             tokio::select! {
                 how = child.ended(), if ended.is_none() => ended = Some(how),
-                signal = signals.next() => child.group().signal(signal),
+                signal = signals.next() => child.pass_on(signal),
                 reason = self.guard.lost(), if !self.is_losing() => self.end(&child, Why::Lost(reason.to_string())),
                 () = tokio::time::sleep(self.period) => {}
             }
         }
-        let failure = child.bury().await;
+        let failure = child.bury(ended).await;
         if let Some(failure) = failure {
             return Err(failure);
         }

@@ -9,8 +9,8 @@ use std::task::Poll;
 use tokio::signal::unix::{SignalKind, signal};
 
 /// Those that are listened to, in the order in which they are looked for.
-const HEARD: [Signal; 7] =
-    [Signal::TERM, Signal::INT, Signal::HUP, Signal::QUIT, Signal::USR1, Signal::USR2, Signal::WINCH];
+const HEARD: [Signal; 8] =
+    [Signal::TERM, Signal::INT, Signal::HUP, Signal::QUIT, Signal::TSTP, Signal::USR1, Signal::USR2, Signal::WINCH];
 
 /// Signals that come in from now on.
 #[derive(Debug)]
@@ -50,7 +50,7 @@ impl Signals {
         .await
     }
 
-    /// The next signal that asks a process to end.
+    /// The next signal that asks a process to end. One that asks it to stop (Ctrl-Z) is obeyed meanwhile.
     ///
     /// # Cancel safety
     /// As [`Signals::next`].
@@ -59,6 +59,9 @@ impl Signals {
             let signal = self.next().await;
             if matches!(signal, Signal::TERM | Signal::INT | Signal::HUP | Signal::QUIT) {
                 return signal;
+            }
+            if signal == Signal::TSTP {
+                crate::run::stop_ourselves();
             }
         }
     }

@@ -1,11 +1,12 @@
 //! The program: started, waited for, buried, with its guardian.
 
 use super::group::Group;
+use super::guardian;
 use super::shim::{self, Orders};
-use super::{guardian, terminal};
+use super::terminal::{self, Terminal};
 use crate::exit::{Exit, Failure};
 use redlock_core::Moment;
-use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, getpgrp, kill_process_group, waitid};
 use std::ffi::OsString;
 use std::io::{self, PipeReader, PipeWriter, Read as _, Write as _};
 use std::os::fd::AsRawFd as _;
@@ -35,7 +36,11 @@ pub(super) struct Child {
     status: (PipeReader, PipeWriter),
     guardian: Guardian,
     children: SignalStream,
-    has_terminal: bool,
+    terminal: Option<Terminal>,
+    /// It was stopped because it wants the terminal, which we do not have.
+    waits_for_terminal: bool,
+    /// Whether an INT or QUIT has come through us, and not from the terminal.
+    was_interrupted: bool,
 }
 
 struct Guardian {
@@ -65,12 +70,14 @@ impl Child {
         guardian.tell(valid_until);
 
         let status = io::pipe().map_err(failed)?;
-        let has_terminal = terminal::is_ours();
+        let terminal = Terminal::find();
+        let takes_terminal =
+            terminal.as_ref().is_some_and(|terminal| terminal.is_of(getpgrp())) && terminal::is_for_the_program();
         let orders = Orders {
             parent: std::process::id(),
             status: status.1.as_raw_fd(),
             guardian: guardian.pipe.as_raw_fd(),
-            takes_terminal: has_terminal,
+            takes_terminal,
         };
         // From this thread, which is the program's first and last: the kernel kills the child when the *thread* that started
         // it ends.
@@ -84,7 +91,18 @@ impl Child {
         match spawned {
             Ok(process) => {
                 let pid = Pid::from_child(&process);
-                Ok(Self { program, process, pid, status, guardian, children, has_terminal })
+                let (waits_for_terminal, was_interrupted) = (false, false);
+                Ok(Self {
+                    program,
+                    process,
+                    pid,
+                    status,
+                    guardian,
+                    children,
+                    terminal,
+                    waits_for_terminal,
+                    was_interrupted,
+                })
             }
             Err(error) => {
                 guardian.end();
@@ -123,20 +141,45 @@ impl Child {
         }
     }
 
-    /// At a terminal, a program that is stopped (Ctrl-Z) stops the command as well, so that the shell has its prompt. The lock
-    /// runs out meanwhile, and the guardian sees to that.
-    fn follow_stops(&self) {
+    /// Passes a signal on to the program's group.
+    pub(super) fn pass_on(&mut self, signal: Signal) {
+        self.was_interrupted |= matches!(signal, Signal::INT | Signal::QUIT);
+        self.group().signal(signal);
+        if matches!(signal, Signal::HUP | Signal::TERM) {
+            // One that is stopped would hear of it when it goes on, and nobody would let it.
+            self.group().signal(Signal::CONT);
+        }
+    }
+
+    /// At a terminal, a program that is stopped (Ctrl-Z) stops the command's group as well, so that the shell has its prompt. The
+    /// lock runs out meanwhile, and the guardian sees to that. One that is stopped because it wants the terminal gets it as soon
+    /// as it is ours.
+    fn follow_stops(&mut self) {
+        let Some(terminal) = &self.terminal else { return };
+        let ours = getpgrp();
         let look = WaitIdOptions::STOPPED | WaitIdOptions::NOHANG;
-        if !self.has_terminal || !matches!(waitid(WaitId::Pid(self.pid), look), Ok(Some(_))) {
-            return;
+        if let Ok(Some(status)) = waitid(WaitId::Pid(self.pid), look) {
+            let wants = [Signal::TTIN, Signal::TTOU].map(|signal| Some(signal.as_raw()));
+            self.waits_for_terminal = wants.contains(&status.stopping_signal());
+            let had = terminal.is_of(self.pid);
+            if !self.waits_for_terminal || !terminal.is_of(ours) {
+                if had {
+                    let _ = terminal.give(ours);
+                }
+                stop_ourselves();
+            }
+            if !self.waits_for_terminal {
+                // Somebody has let us go on: `fg` with the terminal, `bg` without.
+                if had && terminal.is_of(ours) {
+                    let _ = terminal.give(self.pid);
+                }
+                self.group().signal(Signal::CONT);
+            }
         }
-        terminal::take_back();
-        let _ = kill_process(rustix::process::getpid(), Signal::STOP);
-        // Somebody has let us go on: `fg` with the terminal, `bg` without.
-        if terminal::is_ours() {
-            let _ = terminal::take(self.process.id());
+        if self.waits_for_terminal && terminal.is_of(ours) && terminal.give(self.pid).is_ok() {
+            self.waits_for_terminal = false;
+            self.group().signal(Signal::CONT);
         }
-        self.group().signal(Signal::CONT);
     }
 
     /// Tells the guardian until when the lock is valid. `false` once, when it is found to be gone.
@@ -144,11 +187,18 @@ impl Child {
         self.guardian.tell(valid_until)
     }
 
-    /// Takes leave of a program that has ended, and of its guardian. `Some` if there never was a program.
-    pub(super) async fn bury(mut self) -> Option<Failure> {
+    /// Takes leave of a program that has ended so, and of its guardian. `Some` if there never was a program.
+    pub(super) async fn bury(mut self, ended: Option<Ended>) -> Option<Failure> {
         self.guardian.end();
-        if self.has_terminal {
-            terminal::take_back();
+        if let Some(terminal) = self.terminal.take().filter(|terminal| terminal.is_of(self.pid)) {
+            // A terminal that is gone is nobody's.
+            let _ = terminal.give(getpgrp());
+            let typed = [Signal::INT, Signal::QUIT];
+            let by = typed.into_iter().find(|signal| ended == Some(Ended::Signal(signal.as_raw())));
+            if let Some(signal) = by.filter(|_| !self.was_interrupted) {
+                // Somebody has typed it, and it has reached the program alone: a script that calls us in a loop is meant, too.
+                let _ = kill_process_group(getpgrp(), signal);
+            }
         }
         // It has ended, so this does not wait.
         let _ = self.process.wait();
@@ -167,6 +217,12 @@ impl Child {
             Failure::caused(Exit::CannotStart, &format!("{} cannot be started", self.program), &error)
         })
     }
+}
+
+/// Stops all of the command's group, as typing Ctrl-Z does. Nothing stops where nobody could let it go on: by the signal that
+/// a reader in the background gets, as TSTP is passed on.
+pub(crate) fn stop_ourselves() {
+    let _ = kill_process_group(getpgrp(), Signal::TTIN);
 }
 
 impl Guardian {

@@ -12,7 +12,7 @@
 //! inherits nothing of them. If the program cannot be started, the parent finds the reason in its pipe; so every exit code of
 //! a program that did start is the program's.
 
-use super::terminal;
+use super::terminal::Terminal;
 use crate::exit::Exit;
 use std::ffi::OsString;
 use std::fs::OpenOptions;
@@ -68,9 +68,11 @@ fn prepare(orders: &Orders) -> io::Result<()> {
     die_with_parent(orders.parent)?;
     let mut guardian = pipe_of_parent(orders, orders.guardian)?;
     guardian.write_all(super::guardian::watch(std::process::id()).as_bytes())?;
-    if orders.takes_terminal {
-        // Without it the program is stopped when it reads, which people can see.
-        let _ = terminal::take(std::process::id());
+    if orders.takes_terminal
+        && let Some(terminal) = Terminal::find()
+    {
+        // Without it the program is stopped when it reads, and the command gives it then.
+        let _ = terminal.give(rustix::process::getpgrp());
     }
     Ok(())
 }

@@ -16,5 +16,6 @@ mod run_codes;
 mod run_loss;
 mod run_signals;
 mod run_streams;
+mod run_terminal;
 mod scripts;
 mod top;

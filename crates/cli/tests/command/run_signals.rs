@@ -65,6 +65,24 @@ async fn a_signal_that_ends_the_program_is_told_as_one() -> TestResult {
     Ok(())
 }
 
+/// One that is stopped would hear of it when it goes on, and nobody else would let it.
+#[tokio::test]
+async fn a_stopped_program_is_ended_as_well() -> TestResult {
+    let servers = Servers::start(3).await?;
+    let redlock = Redlock::of(&servers);
+    let script = "trap 'exit 5' TERM; trap 'exit 6' HUP; echo $$ > up; while :; do sleep 0.02; done";
+    for (signal, code) in [(Signal::TERM, 5), (Signal::HUP, 6)] {
+        let call = redlock.begin(&["run", "--ttl", "5m", "r", "--", "sh", "-c", script]);
+        let program = rustix::process::Pid::from_raw(note_in(&redlock.note("up")).await.parse()?).unwrap();
+        rustix::process::kill_process(program, Signal::STOP)?;
+        call.signal(signal);
+        assert_eq!(call.end().await.code, code);
+        std::fs::remove_file(redlock.note("up"))?;
+    }
+    assert_no_locks(&servers, LONG).await;
+    Ok(())
+}
+
 /// Under `nohup` a hang-up ends neither the command nor its program.
 #[tokio::test]
 async fn an_ignored_signal_stays_ignored() -> TestResult {
