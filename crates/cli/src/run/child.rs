@@ -64,8 +64,7 @@ impl Child {
         let failed =
             |error: io::Error| Failure::caused(Exit::CannotStart, &format!("{program} cannot be started"), &error);
         let children = signal(SignalKind::child()).map_err(failed)?;
-        let ourselves = std::env::current_exe().map_err(failed)?;
-        let mut guardian = Guardian::start(&ourselves).map_err(failed)?;
+        let mut guardian = Guardian::start().map_err(failed)?;
         // Before there is anything to watch: we may be frozen as soon as there is.
         guardian.tell(valid_until);
 
@@ -81,8 +80,7 @@ impl Child {
         };
         // From this thread, which is the program's first and last: the kernel kills the child when the *thread* that started
         // it ends.
-        let spawned = Command::new(&ourselves)
-            .arg(shim::MODE)
+        let spawned = ourselves(shim::MODE)
             .args(orders.to_arguments())
             .args(command)
             .envs(environment.iter().map(|(name, value)| (name, value)))
@@ -219,6 +217,13 @@ impl Child {
     }
 }
 
+/// This very program in one of its private modes: not by its path, under which a newer one may lie since we wait for the lock.
+fn ourselves(mode: &str) -> Command {
+    let mut command = Command::new("/proc/self/exe");
+    command.arg0("redlock").arg(mode);
+    command
+}
+
 /// Stops all of the command's group, as typing Ctrl-Z does. Nothing stops where nobody could let it go on: by the signal that
 /// a reader in the background gets, as TSTP is passed on.
 pub(crate) fn stop_ourselves() {
@@ -226,12 +231,11 @@ pub(crate) fn stop_ourselves() {
 }
 
 impl Guardian {
-    fn start(ourselves: &std::path::Path) -> io::Result<Self> {
+    fn start() -> io::Result<Self> {
         let (reader, pipe) = io::pipe()?;
         // A guardian that does not read must not stop us.
         rustix::io::ioctl_fionbio(&pipe, true)?;
-        let process = Command::new(ourselves)
-            .arg(guardian::MODE)
+        let process = ourselves(guardian::MODE)
             .env_clear()
             .current_dir("/")
             .stdin(reader)

@@ -1,7 +1,7 @@
 //! `redlock run`: what its exit code says, and what is left behind.
 
 use crate::support::*;
-use redlock_bench::{RedisOptions, Servers};
+use redlock_bench::{RedisOptions, Servers, eventually};
 
 #[tokio::test]
 async fn the_code_of_the_program_passes_through() -> TestResult {
@@ -199,6 +199,32 @@ async fn a_dead_and_a_frozen_node_hold_nobody_up() -> TestResult {
     assert_eq!(redlock.call(&["run", "-n", "r", "--", "true"]).await.code, 75);
     // An order of magnitude more than both take on a machine that has nothing else to do.
     assert!(began.elapsed() < ms(10_000), "{:?}", began.elapsed());
+    Ok(())
+}
+
+/// Under a command that waits there may be a newer one when it is its turn.
+#[tokio::test]
+async fn a_command_that_is_replaced_while_it_waits_runs_its_program() -> TestResult {
+    let servers = Servers::start(1).await?;
+    let redlock = Redlock::of(&servers);
+    let copy = redlock.note("redlock-copy");
+    std::fs::copy(program(), &copy)?;
+    hold_elsewhere(&servers, "r").await;
+    let mut command = tokio::process::Command::new(&copy);
+    command.args(["run", "--wait", "10m", "r", "--", "sh", "-c", "echo ran > ran"]).kill_on_drop(true);
+    redlock.prepare(command.as_std_mut());
+    let mut waiting = command.spawn()?;
+    eventually(LONG, || async {
+        let lines = servers[0].probe().keys("lock:~line:*").await.map_err(|error| error.to_string())?;
+        if lines.is_empty() { Err("nobody stands in line yet".to_owned()) } else { Ok(()) }
+    })
+    .await?;
+
+    std::fs::remove_file(&copy)?;
+    servers[0].command(&["DEL", "lock:r"]).await?;
+
+    let status = tokio::time::timeout(LONG, waiting.wait()).await??;
+    assert_eq!((status.code(), read(&redlock.note("ran")).as_str()), (Some(0), "ran\n"));
     Ok(())
 }
 
