@@ -8,6 +8,7 @@ use crate::settings::Settings;
 use crate::signals::Signals;
 use redlock_core::{AcquireError, Guard, Redlock};
 use std::time::Duration;
+use tokio::time::Instant;
 
 /// How long a command waits, before it ends, for what goes on in the background (releases, and late answers): so many times as
 /// long as a quorum took to answer at first, within these limits. A node that is down or frozen is not waited for any longer;
@@ -55,7 +56,7 @@ pub async fn take(options: &LockOptions, settings: &Settings, signals: &mut Sign
         true => Duration::ZERO,
         false => options.wait.unwrap_or(settings.wait),
     };
-    let request = redlock.request(options.resources.as_slice()).wait(wait);
+    let (began, request) = (Instant::now(), redlock.request(options.resources.as_slice()));
     let (mut interrupted, mut nodes_took) = (None, Duration::ZERO);
     let acquired = {
         let interrupt = async { interrupted = Some(signals.next_to_end().await) };
@@ -64,7 +65,8 @@ pub async fn take(options: &LockOptions, settings: &Settings, signals: &mut Sign
             () = interrupt => Err(AcquireError::Cancelled { attempts: 0 }),
             acquired = async {
                 nodes_took = quorum::warm_up(&nodes).await;
-                request.acquire().await
+                // Connecting is waiting, too, and leaves time for one attempt at the least.
+                request.wait(wait.saturating_sub(began.elapsed())).acquire().await
             } => acquired,
         }
     };

@@ -56,7 +56,7 @@ pub fn open_one(url: &SecretUrl, tls: &Tls) -> Result<RedisNode, UrlError> {
 
 /// Connects to all nodes at once and waits until a quorum has answered, and for as long again for the others, so that the
 /// deadlines of what follows are not spent on handshakes. A frozen minority costs no more than that. Says how long a quorum took,
-/// which is how fast this machine and its nodes are at present.
+/// which is how fast this machine and its nodes are at present; nothing, if there was none to learn it from.
 ///
 /// # Cancel safety
 /// Dropping the future leaves nothing behind.
@@ -67,7 +67,7 @@ pub async fn warm_up(nodes: &[Arc<dyn LockNode>]) -> Duration {
         async move { node.health().await.is_ok() }
     };
     let mut greetings: FuturesUnordered<_> = nodes.iter().map(greet).collect();
-    let (mut answered, mut end, mut took) = (0, began + CONNECT_PATIENCE, CONNECT_PATIENCE);
+    let (mut answered, mut end, mut took) = (0, began + CONNECT_PATIENCE, Duration::ZERO);
     while let Ok(Some(answers)) = tokio::time::timeout_at(end, greetings.next()).await {
         answered += usize::from(answers);
         if answered == quorum_of(nodes.len()) {
