@@ -81,6 +81,7 @@ impl Child {
         // From this thread, which is the program's first and last: the kernel kills the child when the *thread* that started
         // it ends.
         let spawned = ourselves(shim::MODE)
+            .map_err(failed)?
             .args(orders.to_arguments())
             .args(command)
             .envs(environment.iter().map(|(name, value)| (name, value)))
@@ -217,11 +218,16 @@ impl Child {
     }
 }
 
-/// This very program in one of its private modes: not by its path, under which a newer one may lie since we wait for the lock.
-fn ourselves(mode: &str) -> Command {
-    let mut command = Command::new("/proc/self/exe");
+/// This very program in one of its private modes: where the system allows it, not by its path, under which a newer one may lie since we
+/// wait for the lock.
+fn ourselves(mode: &str) -> io::Result<Command> {
+    #[cfg(target_os = "linux")]
+    let program = "/proc/self/exe";
+    #[cfg(not(target_os = "linux"))]
+    let program = std::env::current_exe()?;
+    let mut command = Command::new(program);
     command.arg0("redlock").arg(mode);
-    command
+    Ok(command)
 }
 
 /// Stops all of the command's group, as typing Ctrl-Z does. Nothing stops where nobody could let it go on: by the signal that
@@ -235,7 +241,7 @@ impl Guardian {
         let (reader, pipe) = io::pipe()?;
         // A guardian that does not read must not stop us.
         rustix::io::ioctl_fionbio(&pipe, true)?;
-        let process = ourselves(guardian::MODE)
+        let process = ourselves(guardian::MODE)?
             .env_clear()
             .current_dir("/")
             .stdin(reader)

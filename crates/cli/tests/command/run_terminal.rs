@@ -16,6 +16,10 @@ struct Terminal {
 const CTRL_C: &str = "\u{3}";
 const CTRL_Z: &str = "\u{1a}";
 
+/// A program that can be stopped at any moment. A shell that starts its own by vfork, as dash does, cannot while it does so, whoever
+/// has called it.
+const UNTIL_GO: &str = "redlock run --ttl 1m r -- bash -c \"echo sta''rted; until [ -e go ]; do sleep 0.02; done\"";
+
 impl Terminal {
     /// A terminal whose session this program leads.
     fn of(redlock: &Redlock, leader: &str) -> Self {
@@ -70,7 +74,7 @@ async fn a_command_in_the_background_leaves_the_terminal_to_the_shell() -> TestR
     let servers = Servers::start(1).await?;
     let redlock = Redlock::of(&servers);
     let mut terminal = Terminal::with_a_shell(&redlock);
-    terminal.enter("redlock run --ttl 1m r -- sh -c \"echo sta''rted; until [ -e go ]; do sleep 0.02; done\"").await;
+    terminal.enter(UNTIL_GO).await;
     terminal.see("started").await;
     terminal.type_in(CTRL_Z).await;
     terminal.see("Stopped").await;
@@ -150,9 +154,8 @@ async fn what_is_typed_to_stop_stops_the_whole_job() -> TestResult {
     let servers = Servers::start(1).await?;
     let redlock = Redlock::of(&servers);
     let mut terminal = Terminal::with_a_shell(&redlock);
-    let run = "redlock run --ttl 1m r -- sh -c \"echo sta''rted; until [ -e go ]; do sleep 0.02; done\"";
-    std::fs::write(redlock.note("script"), format!("{run}\necho after-it\n"))?;
-    for line in ["sh script", &format!("{run} | cat; echo after-''it")] {
+    std::fs::write(redlock.note("script"), format!("{UNTIL_GO}\necho after-it\n"))?;
+    for line in ["sh script", &format!("{UNTIL_GO} | cat; echo after-''it")] {
         terminal.enter(line).await;
         terminal.see("started").await;
         terminal.type_in(CTRL_Z).await;
