@@ -6,7 +6,9 @@
 //! a lock as reliable as its consensus, since it does not forget.
 //!
 //! Leases are whole seconds and at least as long as an election of etcd's (two seconds by its defaults), so a lock may last
-//! longer than its ttl, and never shorter. Speaks etcd's JSON gateway, version 3.4 or later, without TLS and without users.
+//! longer than its ttl, and never shorter: counted from the beginning of the call, as a client does, since the lease is made before
+//! the transaction. A lease whose lock was released ends by itself. Speaks etcd's JSON gateway, version 3.4 or later, without TLS
+//! and without users.
 
 mod gateway;
 

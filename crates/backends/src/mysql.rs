@@ -66,7 +66,9 @@ impl MySqlNode {
     /// Dropping the future leaves nothing behind.
     pub async fn connect(url: &str) -> Result<Self, NodeError> {
         let (name, pool) = pool(url)?;
-        let asked = "SELECT identity, CAST(UNIX_TIMESTAMP(SYSDATE(3)) * 1000 AS SIGNED) FROM redlock_node_identity";
+        // A database whose character set is `binary` has no text of its own.
+        let asked = "SELECT CONVERT(identity USING utf8mb4), CAST(UNIX_TIMESTAMP(SYSDATE(3)) * 1000 AS SIGNED) \
+                     FROM redlock_node_identity";
         let (identity, millis): (String, i64) = one(rows(&pool, sqlx::query_as(asked)).await?)?;
         let greeting = Greeting::new(identity, Duration::from_millis(millis.try_into().unwrap_or(0)));
         Ok(Self { name, pool, greeting })
@@ -176,7 +178,7 @@ impl LockNode for MySqlNode {
     }
 
     async fn acquire(&self, ownership: &Ownership, ttl: Ttl, floor: u64) -> Result<Acquisition, NodeError> {
-        let call = "CALL redlock_acquire_1(?, ?, ?, ?)";
+        let call = "CALL redlock_acquire_2(?, ?, ?, ?)";
         let answer: (Option<i64>, Option<i64>, Option<Vec<u8>>, Option<i64>) =
             self.call(call, ownership, &[sql::shown_millis(ttl), floor]).await?;
         match answer {
@@ -190,18 +192,18 @@ impl LockNode for MySqlNode {
     }
 
     async fn raise(&self, ownership: &Ownership, to: u64) -> Result<Raising, NodeError> {
-        let (raised,): (Option<i64>,) = self.call("CALL redlock_raise_1(?, ?, ?)", ownership, &[to]).await?;
+        let (raised,): (Option<i64>,) = self.call("CALL redlock_raise_2(?, ?, ?)", ownership, &[to]).await?;
         raised.map_or(Ok(Raising::NotOwner), |at| Ok(Raising::At(counter(at)?)))
     }
 
     async fn extend(&self, ownership: &Ownership, ttl: Ttl) -> Result<Extension, NodeError> {
         let (standing,): (i64,) =
-            self.call("CALL redlock_extend_1(?, ?, ?)", ownership, &[sql::shown_millis(ttl)]).await?;
+            self.call("CALL redlock_extend_2(?, ?, ?)", ownership, &[sql::shown_millis(ttl)]).await?;
         Ok(sql::extension(standing))
     }
 
     async fn release(&self, ownership: &Ownership) -> Result<Releasing, NodeError> {
-        let (standing,): (i64,) = self.call("CALL redlock_release_1(?, ?)", ownership, &[]).await?;
+        let (standing,): (i64,) = self.call("CALL redlock_release_2(?, ?)", ownership, &[]).await?;
         Ok(sql::releasing(standing))
     }
 

@@ -50,8 +50,8 @@ impl SqliteNode {
     /// Opens a file, and makes its tables unless they are there. `?mode=rwc` in the URL makes the file as well.
     ///
     /// # Errors
-    /// [`NodeError::Refused`] if the URL is none, names no file but a database in memory, or the file may not be written; [`NodeError::Unreachable`] if it cannot be
-    /// opened, or stays locked for five seconds.
+    /// [`NodeError::Refused`] if the URL is none, names no file but a database in memory, or the file may not be written;
+    /// [`NodeError::Unreachable`] if it cannot be opened; that or [`NodeError::Timeout`] if it stays locked for five seconds.
     ///
     /// # Cancel safety
     /// Tables may have been made or not; it can be done again.
@@ -64,7 +64,7 @@ impl SqliteNode {
         let name = options.get_filename().display().to_string();
         // The file takes one writer at a time, so more connections would only get in each other's way.
         let pool = SqlitePoolOptions::new().max_connections(1).acquire_timeout(CALL_LIMIT).connect_lazy_with(options);
-        let file: String = sql::limited(sqlx::query_scalar(FILE).fetch_one(&pool), classify).await?;
+        let file = sql::limited(file_of(&pool), classify).await?;
         if file.is_empty() {
             let advice = "a database in memory forgets when its connection is replaced; name a file, as in sqlite:locks.db?mode=rwc";
             return Err(NodeError::refused(Refusal::Configuration, advice));
@@ -96,10 +96,31 @@ impl SqliteNode {
     }
 }
 
-/// Sorts an error by what can be done about it (*Result and Error Codes* of SQLite; the lower eight bits are the class).
+/// The pause before a file is looked at again that another program is making.
+const MAKING_PAUSE: Duration = Duration::from_millis(10);
+
+/// Connects, and tells the file's name. Whoever chooses the journal of a new file is sent away at once, and not made to wait, while
+/// others do the same. It ends with the caller's limit.
+async fn file_of(pool: &SqlitePool) -> sqlx::Result<String> {
+    loop {
+        match sqlx::query_scalar(FILE).fetch_one(pool).await {
+            Err(error) if class_of(&error) == Some(BUSY) => tokio::time::sleep(MAKING_PAUSE).await,
+            answer => return answer,
+        }
+    }
+}
+
+const BUSY: u32 = 5;
+
+/// The lower eight bits of what SQLite answered.
+fn class_of(error: &sqlx::Error) -> Option<u32> {
+    let code = error.as_database_error()?.code()?.parse::<u32>().ok()?;
+    Some(code & 0xff)
+}
+
+/// Sorts an error by what can be done about it (*Result and Error Codes* of SQLite).
 fn classify(error: sqlx::Error) -> NodeError {
-    let code = error.as_database_error().and_then(|error| error.code()).and_then(|code| code.parse::<u32>().ok());
-    let refusal = match code.map(|code| code & 0xff) {
+    let refusal = match class_of(&error) {
         // PERM, AUTH
         Some(3 | 23) => Refusal::Permission,
         // READONLY, CORRUPT, FULL

@@ -116,3 +116,41 @@ async fn a_lock_lasts_for_its_whole_ttl() {
         assert!(least <= end * 1_000, "{} µs too short", least - end * 1_000);
     }
 }
+
+#[tokio::test]
+async fn a_server_that_is_read_only_is_refused_whoever_asks() {
+    let server = MariaDb::start().unwrap();
+    let root = installed(&server).await;
+    let mut administrator = administrator(&server).await;
+    administrator.execute("CREATE USER locker IDENTIFIED BY 'sesame'").await.unwrap();
+    administrator.execute("GRANT ALL ON mysql.* TO locker").await.unwrap();
+    let locker = MySqlNode::connect(&server.url().replace("root@", "locker:sesame@")).await.unwrap();
+    let (who, next) = (ownership("o", "r"), ownership("p", "s"));
+    takes(&locker, &who, 0).await;
+    administrator.execute("SET GLOBAL read_only = 1").await.unwrap();
+    // A replica is read-only; what is written there goes its own way, and the primary does not know of it.
+    for node in [&root, &locker] {
+        assert_eq!(refusal(node.acquire(&next, ttl(LONG), 0).await).0, Refusal::Replica);
+        assert_eq!(refusal(node.raise(&who, 100).await).0, Refusal::Replica);
+        assert_eq!(refusal(node.extend(&who, ttl(LONG)).await).0, Refusal::Replica);
+        assert_eq!(refusal(node.release(&who).await).0, Refusal::Replica);
+        assert_eq!(node.health().await.unwrap().primary, Some(false));
+    }
+    administrator.execute("SET GLOBAL read_only = 0").await.unwrap();
+    serves(&locker).await;
+}
+
+#[tokio::test]
+async fn a_database_of_any_character_set_serves() {
+    let server = MariaDb::start().unwrap();
+    let mut administrator = administrator(&server).await;
+    for name in ["binary", "latin1", "sjis", "ucs2", "utf16", "utf32"] {
+        let create = ["CREATE DATABASE in_", name, " CHARACTER SET ", name].concat();
+        administrator.execute(sqlx::AssertSqlSafe(create)).await.unwrap();
+        let url = [server.url().strip_suffix("mysql").unwrap(), "in_", name].concat();
+        MySqlNode::install(&url).await.unwrap();
+        let node = MySqlNode::connect(&url).await.unwrap();
+        serves(&node).await;
+        takes(&node, &ownership("o", ["\u{1F512}", "ä", "a\u{308}", "a", "A", "a ", "a\0"]), 0).await;
+    }
+}

@@ -7,6 +7,7 @@ use sqlx::sqlite::SqliteConnection;
 use sqlx::{Connection as _, Executor as _};
 use std::time::{Duration, SystemTime};
 use tempfile::TempDir;
+use tokio::task::JoinSet;
 
 fn file(folder: &TempDir) -> String {
     format!("sqlite:{}?mode=rwc", folder.path().join("locks.db").display())
@@ -18,6 +19,22 @@ async fn a_database_in_memory_is_refused() {
         let (reason, said) = refusal(SqliteNode::open(url).await);
         assert_eq!(reason, Refusal::Configuration);
         assert!(said.contains("name a file"), "{said}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn all_who_make_a_file_at_one_moment_are_let_in() {
+    // One in a few hundred was sent away, so it takes some files.
+    for _ in 0..150 {
+        let folder = tempfile::tempdir().unwrap();
+        let mut opening = JoinSet::new();
+        for _ in 0..12 {
+            let url = file(&folder);
+            opening.spawn(async move { SqliteNode::open(&url).await });
+        }
+        for opened in opening.join_all().await {
+            opened.unwrap();
+        }
     }
 }
 
