@@ -165,15 +165,15 @@ impl<DB: Dialect> Drop for Lease<'_, DB> {
         let Some(Connection::Pooled(mut connection)) = self.connection.take() else {
             return;
         };
-        if self.broken || (self.in_flight && DB::FLAVOR != Flavor::Sqlite) {
+        if tokio::runtime::Handle::try_current().is_err() {
+            // The way back to the pool needs a runtime, and so does a farewell to the server: sqlx panics without one. Closing the
+            // socket does not, and ends whatever is open as well.
+            drop(connection.detach());
+        } else if self.broken || (self.in_flight && DB::FLAVOR != Flavor::Sqlite) {
             connection.close_on_drop();
         } else if self.open {
             // Queued; sent when the connection arrives at the pool, before anybody else gets it.
             <DB as Database>::TransactionManager::start_rollback(&mut connection);
-        }
-        if tokio::runtime::Handle::try_current().is_err() {
-            // The way back to the pool needs a runtime, and sqlx panics without one. Closing the socket does not.
-            drop(connection.detach());
         }
     }
 }

@@ -3,9 +3,9 @@
 use std::pin::pin;
 use std::time::Duration;
 
-use fence_store::Settled;
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 use fence_store::{FenceError, FenceStore};
+use fence_store::{Row, Settled};
 use redlock_bench::eventually;
 use sea_query::Query;
 
@@ -175,6 +175,20 @@ async fn dropped_without_a_runtime<DB: TestDb>() {
     std::thread::spawn(move || drop(transaction)).join().unwrap();
     bench.store.claim_resources(&grant(2)).await.unwrap();
     assert_eq!(bench.balance(1).await, Some(0));
+
+    // With something under way, wherever it stands.
+    let (row, grant) = (Row::new("accounts", "id", 1), grant(3));
+    let statement = Query::update().value("balance", 7).to_owned();
+    for polls in 1..POLLS_MAX {
+        let mut write = Box::pin(bench.store.update(&grant, &row, &statement));
+        let is_done = polled(polls, write.as_mut()).await.is_some();
+        std::thread::scope(|scope| scope.spawn(move || drop(write)).join()).unwrap();
+        if is_done {
+            break;
+        }
+        assert!(polls + 1 < POLLS_MAX, "it does not end");
+    }
+    assert_eq!(bench.balance(1).await, Some(7));
 }
 
 /// The answer to a commit is lost on the way, after it was carried out and before it arrived.
