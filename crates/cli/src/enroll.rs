@@ -204,6 +204,11 @@ fn refused(error: EnrollError) -> Failure {
     Failure::new(exit, with_causes(&error) + advice)
 }
 
+/// Where a password can stand in a database's URL.
+fn has_password(url: &url::Url) -> bool {
+    url.password().is_some() || url.query_pairs().any(|(name, _)| name.eq_ignore_ascii_case("password"))
+}
+
 /// The highest token in the ledger of a database; `file` is the one in the configuration file, with the tables that are named there.
 async fn highest_token(from: &str, settings: &Settings) -> Result<i64, Failure> {
     let (url, ledger, tables) = match (from, &settings.database) {
@@ -213,7 +218,7 @@ async fn highest_token(from: &str, settings: &Settings) -> Result<i64, Failure> 
         ("file", None) => {
             return Err(Failure::new(Exit::Misconfigured, "--from file needs [database] in the configuration file"));
         }
-        (typed, _) if url::Url::parse(typed).is_ok_and(|url| url.password().is_some()) => {
+        (typed, _) if url::Url::parse(typed).is_ok_and(|url| has_password(&url)) => {
             return Err(Failure::new(
                 Exit::Usage,
                 "the database's URL has a password, which everybody on this machine can read: put it under [database] in the \
