@@ -4,14 +4,13 @@
 //! no order, and a release that may have come too early is repeated by the client. What the server commits it remembers over
 //! a restart, as far as its settings say so (`innodb_flush_log_at_trx_commit`, `sync_binlog`).
 
-use crate::sql::{self, Greeting, Lent, counter, held_by, hexadecimal, json_keys, resource_at, signed};
+use crate::sql::{self, Greeting, counter, held_by, hexadecimal, json_keys, one, resource_at, signed};
 use async_trait::async_trait;
 use redlock_core::{
     Acquisition, Extension, Health, Inspection, KeyPrefix, LockNode, NodeError, Ownership, Raising, Refusal, Releasing,
     Resources, Ttl,
 };
-use sqlx::mysql::{MySqlArguments, MySqlConnectOptions, MySqlPool, MySqlRow};
-use sqlx::query::QueryAs;
+use sqlx::mysql::{MySqlConnectOptions, MySqlPool, MySqlRow};
 use sqlx::{Executor as _, FromRow, MySql};
 use std::fmt;
 use std::sync::Arc;
@@ -69,7 +68,7 @@ impl MySqlNode {
         // A database whose character set is `binary` has no text of its own.
         let asked = "SELECT CONVERT(identity USING utf8mb4), CAST(UNIX_TIMESTAMP(SYSDATE(3)) * 1000 AS SIGNED) \
                      FROM redlock_node_identity";
-        let (identity, millis): (String, i64) = one(rows(&pool, sqlx::query_as(asked)).await?)?;
+        let (identity, millis): (String, i64) = one(sql::rows(&pool, sqlx::query_as(asked), classify).await?)?;
         let greeting = Greeting::new(identity, Duration::from_millis(millis.try_into().unwrap_or(0)));
         Ok(Self { name, pool, greeting })
     }
@@ -85,12 +84,7 @@ impl MySqlNode {
         let (_, pool) = pool(url)?;
         // What comes before the first is for readers.
         for statement in SCHEMA.split(NEXT).skip(1) {
-            let installing = async {
-                let mut lent = Lent::by(&pool).await?;
-                let installed = sqlx::raw_sql(statement).execute(lent.connection()).await;
-                lent.answered(installed)
-            };
-            sql::limited(installing, classify).await?;
+            sql::execute(&pool, statement, classify).await?;
         }
         pool.close().await;
         Ok(())
@@ -107,25 +101,8 @@ impl MySqlNode {
         for number in numbers {
             query = query.bind(signed(*number));
         }
-        one(rows(&self.pool, query).await?)
+        one(sql::rows(&self.pool, query, classify).await?)
     }
-}
-
-/// Runs a statement within the limit, to its end: that of a call comes behind the row.
-async fn rows<T>(pool: &MySqlPool, query: QueryAs<'_, MySql, T, MySqlArguments>) -> Result<Vec<T>, NodeError>
-where
-    T: for<'r> FromRow<'r, MySqlRow> + Send + Unpin,
-{
-    let asking = async {
-        let mut lent = Lent::by(pool).await?;
-        let rows = query.fetch_all(lent.connection()).await;
-        lent.answered(rows)
-    };
-    sql::limited(asking, classify).await
-}
-
-fn one<T>(rows: Vec<T>) -> Result<T, NodeError> {
-    rows.into_iter().next().ok_or_else(|| NodeError::protocol("a statement answered nothing"))
 }
 
 fn pool(url: &str) -> Result<(String, MySqlPool), NodeError> {
@@ -213,7 +190,7 @@ impl LockNode for MySqlNode {
         let mut inspections = Vec::with_capacity(resources.len());
         for resource in resources {
             let query = sqlx::query_as(asked).bind(hexadecimal(prefix, resource));
-            let seen: Vec<(i64, Option<Vec<u8>>, i64)> = rows(&self.pool, query).await?;
+            let seen: Vec<(i64, Option<Vec<u8>>, i64)> = sql::rows(&self.pool, query, classify).await?;
             let seen = seen.into_iter().next().map(|(value, owner, millis)| (value, owner.map(text), millis));
             inspections.push(sql::inspection(resource, seen)?);
         }
@@ -225,7 +202,7 @@ impl LockNode for MySqlNode {
                      CONCAT('innodb_flush_log_at_trx_commit ', @@innodb_flush_log_at_trx_commit), \
                      CAST(UNIX_TIMESTAMP(SYSDATE(3)) * 1000 AS SIGNED)";
         let (read_only, version, persistence, millis): (i64, String, String, i64) =
-            one(rows(&self.pool, sqlx::query_as(asked)).await?)?;
+            one(sql::rows(&self.pool, sqlx::query_as(asked), classify).await?)?;
         let mut health = Health::default();
         health.identity = Some(self.greeting.identity().to_string());
         health.primary = Some(read_only == 0);

@@ -4,7 +4,7 @@
 //! promise no order, and a release that may have come too early is repeated by the client. What the server commits it
 //! remembers over a restart, as far as its settings say so (`synchronous_commit`, `fsync`).
 
-use crate::sql::{self, Greeting, Lent, counter, held_by, resource_at, signed};
+use crate::sql::{self, Greeting, counter, held_by, one, resource_at, signed};
 use async_trait::async_trait;
 use redlock_core::{
     Acquisition, Extension, Health, Inspection, KeyPrefix, LockNode, NodeError, Ownership, Raising, Refusal, Releasing,
@@ -73,7 +73,7 @@ impl PostgresNode {
         let pool = pool.connect_lazy_with(options);
         let asked = "SELECT (SELECT system_identifier FROM pg_control_system())::text || '/' || current_database(), \
                      (extract(epoch FROM clock_timestamp()) * 1000000)::bigint";
-        let (identity, micros): (String, i64) = one(rows(&pool, sqlx::query_as(asked)).await?)?;
+        let (identity, micros): (String, i64) = one(sql::rows(&pool, sqlx::query_as(asked), classify).await?)?;
         let greeting = Greeting::new(identity, Duration::from_micros(micros.try_into().unwrap_or(0)));
         Ok(Self { name, pool, greeting })
     }
@@ -90,37 +90,15 @@ impl PostgresNode {
         // programs that bring the same at once get in each other's way without the lock.
         let one_at_a_time = "SELECT pg_advisory_xact_lock(hashtext('redlock_node'));";
         let text = sqlx::AssertSqlSafe([one_at_a_time, SCHEMA].concat());
-        let installing = async {
-            let mut lent = Lent::by(&self.pool).await?;
-            let installed = sqlx::raw_sql(text).execute(lent.connection()).await;
-            lent.answered(installed)
-        };
-        sql::limited(installing, classify).await.map(|_| ())
+        sql::execute(&self.pool, text, classify).await
     }
 
     async fn rows<T>(&self, query: QueryAs<'_, Postgres, T, PgArguments>) -> Result<Vec<T>, NodeError>
     where
         T: for<'r> FromRow<'r, PgRow> + Send + Unpin,
     {
-        rows(&self.pool, query).await
+        sql::rows(&self.pool, query, classify).await
     }
-}
-
-/// Runs a statement within the limit, to its end.
-async fn rows<T>(pool: &PgPool, query: QueryAs<'_, Postgres, T, PgArguments>) -> Result<Vec<T>, NodeError>
-where
-    T: for<'r> FromRow<'r, PgRow> + Send + Unpin,
-{
-    let asking = async {
-        let mut lent = Lent::by(pool).await?;
-        let rows = query.fetch_all(lent.connection()).await;
-        lent.answered(rows)
-    };
-    sql::limited(asking, classify).await
-}
-
-fn one<T>(rows: Vec<T>) -> Result<T, NodeError> {
-    rows.into_iter().next().ok_or_else(|| NodeError::protocol("a statement answered nothing"))
 }
 
 /// Sorts an error by what can be done about it (appendix A of the Postgres manual, *error codes*).

@@ -7,8 +7,9 @@ use redlock_core::{Extension, Releasing};
 use redlock_core::{Fingerprint, HeldBy, Holder, Inspection, NodeError, Ownership, Refusal, Remaining, Resource};
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 use sqlx::{
-    Connection as _, Database, Pool,
+    Connection as _, Database, Executor, FromRow, IntoArguments, Pool, SqlSafeStr,
     pool::{PoolConnection, PoolOptions},
+    query::QueryAs,
 };
 use std::sync::Arc;
 use std::time::Duration;
@@ -88,6 +89,52 @@ impl<DB: Database> Drop for Lent<DB> {
             connection.close_on_drop();
         }
     }
+}
+
+/// Runs a query within the limit, to its end: on MySQL that of a call comes behind the row.
+#[cfg(any(feature = "mysql", feature = "postgres"))]
+pub(crate) async fn rows<DB, T, A>(
+    pool: &Pool<DB>,
+    query: QueryAs<'_, DB, T, A>,
+    classify: impl FnOnce(sqlx::Error) -> NodeError,
+) -> Result<Vec<T>, NodeError>
+where
+    DB: Database,
+    T: for<'r> FromRow<'r, DB::Row> + Send + Unpin,
+    A: IntoArguments<DB>,
+    for<'c> &'c mut DB::Connection: Executor<'c, Database = DB>,
+{
+    let asking = async {
+        let mut lent = Lent::by(pool).await?;
+        let rows = query.fetch_all(lent.connection()).await;
+        lent.answered(rows)
+    };
+    limited(asking, classify).await
+}
+
+/// Runs statements that answer nothing, within the limit.
+#[cfg(any(feature = "mysql", feature = "postgres"))]
+pub(crate) async fn execute<DB>(
+    pool: &Pool<DB>,
+    text: impl SqlSafeStr,
+    classify: impl FnOnce(sqlx::Error) -> NodeError,
+) -> Result<(), NodeError>
+where
+    DB: Database,
+    for<'c> &'c mut DB::Connection: Executor<'c, Database = DB>,
+{
+    let executing = async {
+        let mut lent = Lent::by(pool).await?;
+        let executed = sqlx::raw_sql(text).execute(lent.connection()).await;
+        lent.answered(executed)
+    };
+    limited(executing, classify).await.map(|_| ())
+}
+
+/// The row of a statement that has to answer one.
+#[cfg(any(feature = "mysql", feature = "postgres"))]
+pub(crate) fn one<T>(rows: Vec<T>) -> Result<T, NodeError> {
+    rows.into_iter().next().ok_or_else(|| NodeError::protocol("a statement answered nothing"))
 }
 
 /// A refusal with a word on what to do next, before what the server said.
