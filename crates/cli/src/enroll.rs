@@ -6,7 +6,7 @@ use crate::exit::{Exit, Failure, NodeSaid, with_causes};
 use crate::options::{Common, EnrollOptions, ReseedOptions};
 use crate::output::Output;
 use crate::quorum;
-use crate::settings::Settings;
+use crate::settings::{Settings, holds_password};
 use fence_store::{FenceError, FenceStore, LedgerTable};
 use redlock_core::{EnrollError, FencingToken, NodeStanding, Redlock, Service};
 use serde::Serialize;
@@ -204,9 +204,8 @@ fn refused(error: EnrollError) -> Failure {
     Failure::new(exit, with_causes(&error) + advice)
 }
 
-/// Where a password can stand in a database's URL.
-fn has_password(url: &url::Url) -> bool {
-    url.password().is_some() || url.query_pairs().any(|(name, _)| name.eq_ignore_ascii_case("password"))
+fn database_url_has_password(typed: &str) -> bool {
+    url::Url::parse(typed).is_ok_and(|url| holds_password(&url, |name| name.eq_ignore_ascii_case("password")))
 }
 
 /// The highest token in the ledger of a database; `file` is the one in the configuration file, with the tables that are named there.
@@ -218,7 +217,7 @@ async fn highest_token(from: &str, settings: &Settings) -> Result<i64, Failure> 
         ("file", None) => {
             return Err(Failure::new(Exit::Misconfigured, "--from file needs [database] in the configuration file"));
         }
-        (typed, _) if url::Url::parse(typed).is_ok_and(|url| has_password(&url)) => {
+        (typed, _) if database_url_has_password(typed) => {
             return Err(Failure::new(
                 Exit::Usage,
                 "the database's URL has a password, which everybody on this machine can read: put it under [database] in the \

@@ -350,7 +350,12 @@ fn node_url(
 }
 
 fn has_password(url: &Url) -> bool {
-    url.password().is_some() || url.query_pairs().any(|(name, _)| name == "pass")
+    holds_password(url, |name| name == "pass")
+}
+
+/// Whether there is a password in a URL, before its host or as an argument of such a name.
+pub(crate) fn holds_password(url: &Url, is_named_so: impl Fn(&str) -> bool) -> bool {
+    url.password().is_some() || url.query_pairs().any(|(name, _)| is_named_so(&name))
 }
 
 fn read(file: &Path) -> Result<Written, Failure> {

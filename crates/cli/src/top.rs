@@ -17,9 +17,10 @@ use crate::survey::Survey;
 use crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 use ratatui::DefaultTerminal;
 use std::io::{self, IsTerminal as _};
+use std::ops::ControlFlow;
 use std::pin::pin;
 use std::time::Duration;
-use tokio::time::{Instant, MissedTickBehavior};
+use tokio::time::{Instant, Interval, MissedTickBehavior};
 
 /// How often the keyboard is listened to.
 const LISTEN_EVERY: Duration = Duration::from_millis(50);
@@ -68,15 +69,15 @@ async fn print(
     signals: &mut Signals,
     output: Output,
 ) -> Result<u8, Failure> {
-    loop {
-        tokio::select! {
-            signal = signals.next_to_end() => return Ok(of_signal(signal.as_raw())),
-            look = Look::take(survey, options.limit) => output.result(&look, String::new)?,
+    let looks = async {
+        loop {
+            output.result(&Look::take(survey, options.limit).await, String::new)?;
+            tokio::time::sleep(options.every).await;
         }
-        tokio::select! {
-            signal = signals.next_to_end() => return Ok(of_signal(signal.as_raw())),
-            () = tokio::time::sleep(options.every) => {}
-        }
+    };
+    tokio::select! {
+        signal = signals.next_to_end() => Ok(of_signal(signal.as_raw())),
+        failed = looks => failed,
     }
 }
 
@@ -126,27 +127,32 @@ async fn show(
     let mut keyboard = tokio::time::interval(LISTEN_EVERY);
     keyboard.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
-        let next_look = async {
-            let look = Look::take(survey, options.limit).await;
-            (look, Instant::now() + options.every)
+        let look = match attended(Look::take(survey, options.limit), &mut view, &mut keyboard, signals).await? {
+            ControlFlow::Continue(look) => look,
+            ControlFlow::Break(code) => return Ok(code),
         };
-        let mut next_look = pin!(next_look);
-        let until = loop {
-            tokio::select! {
-                signal = signals.next_to_end() => return Ok(of_signal(signal.as_raw())),
-                _ = keyboard.tick() => if view.obey()? { return Ok(0) },
-                (look, until) = &mut next_look => {
-                    view.show(look)?;
-                    break until;
-                }
-            }
-        };
-        loop {
-            tokio::select! {
-                signal = signals.next_to_end() => return Ok(of_signal(signal.as_raw())),
-                _ = keyboard.tick() => if view.obey()? { return Ok(0) },
-                () = tokio::time::sleep_until(until) => break,
-            }
+        let until = Instant::now() + options.every;
+        view.show(look)?;
+        let pause = attended(tokio::time::sleep_until(until), &mut view, &mut keyboard, signals).await?;
+        if let ControlFlow::Break(code) = pause {
+            return Ok(code);
+        }
+    }
+}
+
+/// Waits for something, and does meanwhile what is typed. Breaks off with the number to end with if somebody wants it to end.
+async fn attended<T>(
+    something: impl Future<Output = T>,
+    view: &mut View<'_>,
+    keyboard: &mut Interval,
+    signals: &mut Signals,
+) -> Result<ControlFlow<u8, T>, Failure> {
+    let mut something = pin!(something);
+    loop {
+        tokio::select! {
+            signal = signals.next_to_end() => return Ok(ControlFlow::Break(of_signal(signal.as_raw()))),
+            _ = keyboard.tick() => if view.obey()? { return Ok(ControlFlow::Break(0)) },
+            done = &mut something => return Ok(ControlFlow::Continue(done)),
         }
     }
 }

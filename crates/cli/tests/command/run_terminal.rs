@@ -47,6 +47,12 @@ impl Terminal {
         self.type_in(&format!("{line}\n")).await;
     }
 
+    /// The shell is there, and takes what is typed.
+    async fn has_its_shell(&mut self) {
+        self.enter("echo the-shell-is-the''re").await;
+        self.see("the-shell-is-there").await;
+    }
+
     /// Waits for a text, and forgets what was before it and the text itself.
     async fn see(&mut self, text: &str) {
         let look = async {
@@ -100,8 +106,7 @@ async fn a_program_that_reads_in_the_background_goes_on_in_front() -> TestResult
     terminal.enter("fg").await;
     terminal.enter("something").await;
     terminal.see("got-something").await;
-    terminal.enter("echo the-shell-is-the''re").await;
-    terminal.see("the-shell-is-there").await;
+    terminal.has_its_shell().await;
     Ok(())
 }
 
@@ -127,8 +132,7 @@ async fn in_a_pipeline_whoever_wants_the_terminal_gets_it() -> TestResult {
         terminal.enter(&format!("{position}")).await;
         terminal.see(&format!("got-{position}")).await;
     }
-    terminal.enter("echo the-shell-is-the''re").await;
-    terminal.see("the-shell-is-there").await;
+    terminal.has_its_shell().await;
     Ok(())
 }
 
@@ -197,8 +201,7 @@ async fn what_is_typed_to_end_ends_the_script_around_as_well() -> TestResult {
     terminal.see("started").await;
     terminal.type_in(CTRL_C).await;
     terminal.see("prompt>").await;
-    terminal.enter("echo the-shell-is-the''re").await;
-    terminal.see("the-shell-is-there").await;
+    terminal.has_its_shell().await;
     assert_no_locks(&servers, LONG).await;
     Ok(())
 }
